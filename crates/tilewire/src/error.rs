@@ -13,12 +13,13 @@
 //! }
 //! ```
 //!
-//! A row is an arm of a `match`; what stands on the right is a format string, a format string with arguments, or code that writes to `f`.
-//! [`messages!`] makes `Display` of such a table. [`errors!`] also makes the type an error, whose `Debug` is its `Display`: `unwrap()`,
-//! `expect()` and `fn main() -> Result` print `Debug`, and what they print is for people. Code compares variants and fields.
+//! A row is an arm of a `match`. Its right side is a format string, a format string with arguments, or code that writes
+//! to `f`. [`messages!`] makes `Display` from such a table. [`errors!`] also makes the type an error whose `Debug` is
+//! its `Display`: `unwrap()`, `expect()` and `fn main() -> Result` print `Debug`, and people read that output. Code
+//! compares variants and fields.
 //!
-//! `source` is where the chain of errors goes on: of an error that the message already quotes, with that error's own source. `from` lists
-//! variants that hold nothing but another error.
+//! `source` says how the error chain continues: if the message already quotes an error, with that error's own source.
+//! `from` lists variants that hold nothing but another error.
 
 /// `Display` of a type, from a table of messages.
 macro_rules! messages {

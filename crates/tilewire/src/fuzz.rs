@@ -1,8 +1,9 @@
-//! Targets for fuzzing: functions of bytes that must not panic. The crate in `fuzz/` gives them to libFuzzer, which sets `cfg(fuzzing)`; the tests
-//! here give them a few thousand mutations of known inputs. The target of the IR's verifier needs nothing private: it is in
-//! `tilewire_testkit::malformed`.
+//! Fuzz targets: functions of bytes that must not panic. The crate in `fuzz/` feeds them to libFuzzer, which sets
+//! `cfg(fuzzing)`. The tests here run them on a few thousand mutations of known inputs. The target for the IR's
+//! verifier needs nothing private, so it is in `tilewire_testkit::malformed`.
 //!
-//! For longer: `TILEWIRE_CASES=10000000 cargo test --release -p tilewire --lib fuzz`, `TILEWIRE_SEED=7` for others.
+//! For a longer run: `TILEWIRE_CASES=10000000 cargo test --release -p tilewire --lib fuzz`. `TILEWIRE_SEED=7` gives
+//! other inputs.
 #![forbid(unsafe_code)]
 
 /// Messages of the bootstrap, read and written again; gives how many could be read.

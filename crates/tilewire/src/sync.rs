@@ -1,8 +1,8 @@
-//! Atomics, locks and pauses of the files whose orderings are subtle: the standard library's, by one name.
+//! The standard library's atomics, locks and pauses under one name, for files whose orderings are subtle.
 //!
-//! `models/` compiles those files (`vm/pool.rs`, `vm/queue.rs`, `vm/stall.rs`, `transport/doorbell.rs`, `cuda/gang.rs`) against loom's
-//! atomics, which stand there under the same name, and runs them in all orders that the memory model allows. Therefore they take what
-//! synchronises from here and from nowhere else.
+//! `models/` compiles those files (`vm/pool.rs`, `vm/queue.rs`, `vm/stall.rs`, `transport/doorbell.rs`, `cuda/gang.rs`)
+//! against loom's atomics, which have the same name there, and runs them in all orders that the memory model allows.
+//! Therefore they must take all synchronisation from here.
 #![forbid(unsafe_code)]
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};

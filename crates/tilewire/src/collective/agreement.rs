@@ -1,4 +1,5 @@
-//! All who take part in a transfer or a collective, compared before the first launch: what would otherwise corrupt or hang.
+//! Compares all participants of a transfer or a collective before the first launch, to find differences that would
+//! corrupt data or hang.
 
 use super::call::Call;
 use super::error::{Mismatch, RunError};
@@ -10,12 +11,12 @@ use crate::transport::layout::Side;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
-/// What a rank says about its transfer or collective: names and values, in order.
+/// A rank's description of its transfer or collective: names and values, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card(Vec<(&'static str, String)>);
 
 impl Card {
-    /// What a rank says about a chunk that travels so; `way`: by which algorithm.
+    /// The card for a chunk that travels this way. `way`: the algorithm.
     fn of(plan: &Itinerary, hooks: &Hooks<'_>, way: &str, protocol: Protocol, tiling: &Tiling) -> Card {
         let types: Vec<String> = hooks.types.iter().map(ToString::to_string).collect();
         let shape = hooks.output_shape.as_ref();
@@ -31,7 +32,8 @@ impl Card {
             ("the shape of the output chunk", shape),
             ("the neighbours that share the last value (last_per)", hooks.last_per.to_string()),
             ("the window", plan.windows.as_deref().unwrap_or("none").to_string()),
-            // From here on what follows from the above, unless the user says otherwise: two ranks that differ in both differ in the above.
+            // The entries from here on follow from those above unless the user sets them. Ranks that differ in both
+            // should report the difference above.
             ("the algorithm", way.to_string()),
             ("the protocol", protocol.to_string()),
             ("the number of blocks", tiling.blocks().to_string()),
@@ -41,14 +43,14 @@ impl Card {
         ])
     }
 
-    /// With a hash of the hooks, where the ranks are to have the same.
+    /// Adds a hash of the hooks, if the ranks must have the same ones.
     fn with_hooks(mut self, hash: Option<u64>) -> Card {
         let value = hash.map_or("any".to_string(), |hash| format!("{hash:016x}"));
         self.0.push(("the hooks (same_hooks)", value));
         self
     }
 
-    /// The operation in words first, which differs between ranks; then what must not.
+    /// Starts with the operation in words, which may differ between ranks. The values that must not differ follow.
     fn to_bytes(&self, call: &Call) -> Vec<u8> {
         let values = self.0.iter().map(|(_, value)| value.as_str());
         let call = call.to_string().replace('\n', " ");
@@ -71,18 +73,18 @@ impl Card {
     }
 }
 
-/// What a rank says, and to whom.
+/// The cards of a rank, and their recipients.
 pub(super) enum Cards {
-    /// Each to one peer.
+    /// Each card goes to one peer.
     Pairs(Vec<(Pairing, Rank, Card)>),
-    /// The same to all ranks, who all say the same, so that a difference is seen by all: not one of them launches.
+    /// The same card goes to all ranks, and all ranks do the same. So all of them see a difference, and none launches.
     All(Card),
-    /// Nothing to nobody.
+    /// No cards.
     Nothing,
 }
 
 impl Cards {
-    /// `hash`: of the hooks, where the ranks are to have the same.
+    /// `hash`: of the hooks, if the ranks must have the same ones.
     pub(super) fn of(plan: &Itinerary, hooks: &Hooks<'_>, hash: Option<u64>) -> Cards {
         let card = |way: &str, protocol, tiling: &Tiling| Card::of(plan, hooks, way, protocol, tiling).with_hooks(hash);
         match &plan.work {
@@ -92,16 +94,17 @@ impl Cards {
                     let pairing = if leg.side == Side::Send { Pairing::Send } else { Pairing::Receive };
                     (pairing, leg.peer, card(plan.algorithm.name(), leg.protocol, &leg.tiling))
                 });
-                // In a collective all chunks are alike.
+                // In a collective, all chunks are alike.
                 match plan.operation.is_collective() {
                     true => of_legs.next().map_or(Cards::Nothing, |(.., card)| Cards::All(card)),
                     false => Cards::Pairs(of_legs.collect()),
                 }
             }
             Work::Shards(of) => {
-                // A lane that waits stalls its whole warp, so every rank must have the same warps there.
+                // A waiting lane stalls its whole warp, so every rank must use the same number of warps here.
                 let lanes = if of.swaps { format!(", {} warps", of.warps) } else { String::new() };
-                // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
+                // All ranks have the same shards, so the first stands for all. A difference in any of them is a
+                // difference in the total length.
                 let first = &of.shards[0].tiling;
                 let whole = Tiling::flat(plan.out.len(), first.tile_len(), first.blocks());
                 Cards::All(card(&format!("{}{lanes}", plan.algorithm.name()), of.protocol, &whole))
@@ -110,11 +113,11 @@ impl Cards {
     }
 }
 
-/// A side that has told its card and has not heard the peer's yet.
+/// A side that has sent its card and has not yet heard the peer's.
 pub(super) struct Pending {
     ticket: Ticket,
     card: Card,
-    /// What the user called, in words.
+    /// A description of the user's call.
     call: String,
 }
 
@@ -130,19 +133,20 @@ impl Pending {
         Ok(Pending { ticket, card, call: call.to_string() })
     }
 
-    /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a
-    /// launch that is no more.
+    /// Waits for the peer's card and compares. A peer that does not arrive breaks the transport: it may arrive later,
+    /// and would then wait for a launch that no longer exists.
     pub(super) fn meet(&self, link: &dyn Transport, deadline: Option<Duration>) -> Result<(), RunError> {
         let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
             let rank = link.rank().index();
             link.fail(match error {
-                // Who is gone is to be known to all; every other cause is.
+                // All ranks must be told of a rank that has left. They already know of every other cause.
                 TransportError::Broken { cause } if cause.code != AbortCode::Left => return,
                 TransportError::Broken { cause } => *cause,
                 TransportError::NotMet { late, .. } => Cause::timed_out(rank, Some(late.index())),
                 _ => Cause { code: AbortCode::Failed, rank, reason: 0 },
             });
-            // Only now: until the abort words are set, the others are to see that this rank waits, and is not the late one.
+            // Only now: until the abort words are set, the other ranks must see that this rank waits and is not the
+            // late one.
             link.door().and_then(Door::status).iter().for_each(|status| status.goes_on());
         })?;
         let Ticket { rank, peer, .. } = self.ticket;

@@ -1,10 +1,10 @@
-//! Which way a collective takes, and what a reduction computes.
+//! The algorithms of collectives, and the operators of reductions.
 
 use crate::hook::{AnyValue, RoleCtx};
 use crate::ir::scalar::Number;
 use crate::ir::{BinaryOp, Type};
 
-/// Which way a collective takes. The results are the same, to the bit.
+/// The algorithm of a collective. All algorithms give bit-identical results.
 ///
 /// | | [`all_gather`](super::all_gather) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
 /// |---|---|---|---|
@@ -16,11 +16,11 @@ use crate::ir::{BinaryOp, Type};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every rank sends straight to every rank that it concerns.
+    /// Every rank sends straight to every rank that needs its data.
     OneShot,
     /// Every rank gets its shard of all inputs, combines them, and sends the result to all.
     TwoPhase,
-    /// Every rank sends to the next one alone, and what arrives goes on: read once, written twice.
+    /// Every rank sends only to the next one, which passes the data on: read once, written twice.
     Ring,
 }
 
@@ -34,26 +34,27 @@ impl Algorithm {
     }
 }
 
-/// What a reduction makes of what the ranks have.
+/// The operator that a reduction applies to the ranks' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
     /// The sum; integers wrap.
     Sum,
-    /// The smallest; NaN loses, −0 < +0.
+    /// The minimum; NaN loses, −0 < +0.
     Min,
-    /// The largest; NaN loses, −0 < +0.
+    /// The maximum; NaN loses, −0 < +0.
     Max,
     /// The product; integers wrap.
     Product,
-    /// The sum, divided by the number of ranks. Integers are divided once, at the end, and rounded towards zero: −3 and −4 give −3. Integers
-    /// of up to 32 bits are summed in a wider type, so their sum is exact (of up to 65,537 ranks). For `i64` and `u64` there is no wider
-    /// type: their sum wraps *before* it is divided, as that of [`ReduceOp::Sum`] does.
+    /// The sum, divided by the number of ranks. Integers are divided once, at the end, and rounded towards zero: −3 and
+    /// −4 give −3. Integers of up to 32 bits are summed in a wider type, so their sum is exact (for up to 65,537
+    /// ranks). For `i64` and `u64` there is no wider type: their sum wraps *before* the division, as in
+    /// [`ReduceOp::Sum`].
     Average,
 }
 
 impl ReduceOp {
-    /// All of them.
+    /// All operators.
     pub const ALL: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Average];
 
     /// Its name in messages and on the command line.
@@ -67,7 +68,7 @@ impl ReduceOp {
         }
     }
 
-    /// What two ranks have, combined.
+    /// Combines the values of two ranks.
     pub(super) fn combine<'t>(self, a: AnyValue<'t>, b: AnyValue<'t>) -> AnyValue<'t> {
         let op = match self {
             ReduceOp::Sum | ReduceOp::Average => BinaryOp::Add,
@@ -78,7 +79,7 @@ impl ReduceOp {
         a.binary(op, b)
     }
 
-    /// What all ranks have of type `ty`, in this order, combined and as it is kept.
+    /// Combines the values of all ranks, in this order, into a final result of type `ty`.
     pub(super) fn of_all<'t>(
         self,
         r: &RoleCtx<'t>,
@@ -90,7 +91,7 @@ impl ReduceOp {
         self.finish(r, ty, x, ranks)
     }
 
-    /// What all ranks have, once combined, as it is kept: of type `ty`.
+    /// Turns the combined value of all ranks into the final result of type `ty`.
     pub(super) fn finish<'t>(self, r: &RoleCtx<'t>, ty: Type, x: AnyValue<'t>, ranks: usize) -> AnyValue<'t> {
         let whole = match self {
             ReduceOp::Average => {
@@ -102,9 +103,10 @@ impl ReduceOp {
         whole.cast(ty)
     }
 
-    /// What partial results of values of type `ty` are kept in and travel as: `f32` for floats narrower than that, so that the result is
-    /// rounded once and does not depend on the way it took; otherwise the elements' own type. The sum of an average may be larger than
-    /// any of its terms, so integers have the next wider type for it, where there is one.
+    /// The type in which partial results of values of type `ty` are held and sent. Floats narrower than `f32` use
+    /// `f32`, so that the result is rounded once and does not depend on the algorithm. Other elements use their own
+    /// type. The sum for an average may be larger than any of its terms, so integers use the next wider type for it, if
+    /// there is one.
     pub(super) fn partial(self, ty: Type) -> Type {
         match (ty, self) {
             (Type::F16 | Type::BF16 | Type::F8E4M3 | Type::F8E5M2, _) => Type::F32,
@@ -117,7 +119,7 @@ impl ReduceOp {
     }
 }
 
-/// Elements that can be reduced across ranks: all numbers. `bool` is none.
+/// Elements that can be reduced across ranks: all numbers, but not `bool`.
 pub trait Reducible: Number {}
 
 impl<T: Number> Reducible for T {}

@@ -1,4 +1,4 @@
-//! From a request to a prepared kernel: plan, trace, check, compile, tell the others.
+//! Turns a request into a prepared kernel: plan, trace, check, compile, tell the other ranks.
 
 use super::agreement::Cards;
 use super::error::RunError;
@@ -61,12 +61,13 @@ impl<'l> Request<'_, 'l> {
                     exchange_kernel::roles(ExchangeKernel { plan, legs, flow, hooks, link }, k);
                     !hooks.is_copy() && legs.all().any(|leg| leg.out.is_some())
                 }
-                // Its own roles would reach beyond its input.
+                // The reduction's own roles would reach beyond its input.
                 (Work::Shards(_), _) if !plan.faults.is_empty() => return k.main(|_| {}),
                 (Work::Shards(of), Operation::Reduction(kind, _)) => {
                     reduction_kernel::roles(plan, of, hooks, self.link(), k);
-                    // In place, an all-reduce was tried as a map. A reduce-scatter writes its chunk while it still sends others, so
-                    // what its hooks read of the output must be what they write there.
+                    // An in-place all-reduce has already been checked as a map. A reduce-scatter writes its chunk while
+                    // it is still sending others, so its hooks may read only the position of the output that they
+                    // write.
                     !(hooks.is_copy() || plan.in_place && kind == Kind::AllReduce)
                 }
                 (Work::Map { blocks, share }, _) => {
@@ -84,7 +85,7 @@ impl<'l> Request<'_, 'l> {
         Ok(traced)
     }
 
-    /// Groups of neighbours must not be torn apart, neither by tiles nor by shards.
+    /// Neither tiles nor shards may split groups of neighbours.
     fn check_groups(&self, plan: &Itinerary, traced: &Traced) -> Result<(), TransferError> {
         let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
         let groups: Vec<usize> = traced.kernel.insts.values().filter_map(|inst| group(&inst.op)).collect();
@@ -97,7 +98,8 @@ impl<'l> Request<'_, 'l> {
                 return Err(torn(&link, (group, tiling.tile_cols()), protocol, plan.payload));
             }
         }
-        // Groups are counted from where a shard begins: one that begins within a group would have others for neighbours than the hook means.
+        // Groups are counted from the start of a shard. In a shard that starts within a group, they would contain other
+        // neighbours than the hook means.
         let Work::Shards(of) = &plan.work else { return Ok(()) };
         let begins_within = |group: usize| {
             of.shards.iter().any(|shard| !shard.range.is_empty() && !shard.range.start.is_multiple_of(group))

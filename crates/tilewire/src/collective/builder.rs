@@ -1,4 +1,4 @@
-//! The builder of all that is called with tensors and hooks: [`Exchange`], [`Reduction`] and [`Map`] are one type.
+//! The builder behind every call that takes tensors and hooks: [`Exchange`], [`Reduction`] and [`Map`] are one type.
 
 use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::config::{Config, Knobs, Primitive};
@@ -18,25 +18,26 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A collective, a transfer or a `map` being built, from tensors of `In` to tensors of `Out`. `R` is what travels for one element, `K` what
-/// kind it is: [`Exchange`], [`Reduction`] or [`Map`].
+/// A builder for a collective, a transfer or a `map`, from tensors of `In` to tensors of `Out`. `R` is the payload of
+/// one element. `K` is the kind: [`Exchange`], [`Reduction`] or [`Map`].
 ///
-/// All ranks that take part must say the same about what travels: how many elements, of which types, in which shape, and how ([`Config`]).
-/// They are compared before the first launch; a difference is an error on all of them that names it.
+/// All participating ranks must agree on the payload (number of elements, types, shape) and on how it travels
+/// ([`Config`]). The ranks compare these before the first launch. A difference is an error on all of them, and the
+/// error names it.
 #[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Collective<'h, 'l, In: Element, Out: Element, R: Regs, K> {
     request: Request<'h, 'l>,
     types: PhantomData<fn(In, R, K) -> Out>,
 }
 
-/// A [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv), or a collective that moves chunks, like
-/// [`all_to_all`](super::all_to_all).
+/// A [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv), or a collective that moves chunks,
+/// like [`all_to_all`](super::all_to_all).
 pub type Exchange<'h, 'l, In, Out, R = In> = Collective<'h, 'l, In, Out, R, Moving>;
 
-/// A [`reduce_scatter`](super::reduce_scatter) or [`all_reduce`](super::all_reduce). `R` is what is reduced.
+/// A [`reduce_scatter`](super::reduce_scatter) or [`all_reduce`](super::all_reduce). `R` is the reduced type.
 pub type Reduction<'h, 'l, In, Out, R = In> = Collective<'h, 'l, In, Out, R, Combining>;
 
-/// A [`map`](super::map). `R` is what `produce` gives to `consume`.
+/// A [`map`](super::map). `R` is the value that `produce` passes to `consume`.
 pub type Map<'h, In, Out, R = In> = Collective<'h, 'static, In, Out, R, Mapping>;
 
 /// The kind of an [`Exchange`].
@@ -46,18 +47,18 @@ pub enum Combining {}
 /// The kind of a [`Map`].
 pub enum Mapping {}
 
-/// Kinds of collectives, and what may travel in them: anything, but that a reduction combines single numbers.
+/// Kinds of collectives, with the payloads they can carry: anything, except that a reduction combines single numbers.
 pub trait Carries<R>: sealed::Kind {}
 impl<R: Regs> Carries<R> for Moving {}
 impl<R: Regs> Carries<R> for Mapping {}
 impl<R: Reducible> Carries<R> for Combining {}
 
-/// Kinds of collectives whose payload may be several values.
+/// Kinds of collectives whose payload may consist of several values.
 pub trait CarriesTuples: sealed::Kind {}
 impl CarriesTuples for Moving {}
 impl CarriesTuples for Mapping {}
 
-/// Kinds of collectives that go over a transport.
+/// Kinds of collectives that use a transport.
 pub trait Travels: sealed::Kind {}
 impl Travels for Moving {}
 impl Travels for Combining {}
@@ -88,15 +89,16 @@ impl<'h, 'l, In: Element, Out: Element, K> Collective<'h, 'l, In, Out, In, K> {
 }
 
 impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, R, K> {
-    /// The same builder, for a payload of other types.
+    /// The same builder with a different payload type.
     #[track_caller]
     fn with<Q: Regs>(mut self, produce: Rc<ProduceHook<'h>>) -> Collective<'h, 'l, In, Out, Q, K> {
         self.request.hooks.set_produce(Q::TYPES, produce);
         Collective { request: self.request, types: PhantomData }
     }
 
-    /// Gives the chunks a shape: input and output chunk have `rows` rows of `cols` elements, unless
-    /// [`output_shape`](Self::output_shape) says otherwise for the output. Hooks are called for every position of the output.
+    /// Gives the chunks a shape: `rows` rows of `cols` elements, for both input and output. Use
+    /// [`output_shape`](Self::output_shape) if the output's shape differs. Hooks are called for every position of the
+    /// output.
     ///
     /// ```
     /// use tilewire::{Tensor, map};
@@ -110,7 +112,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
         self
     }
 
-    /// Gives the output chunk a shape of its own: that of a transpose, say.
+    /// Gives the output chunk its own shape, for example that of a transpose.
     ///
     /// ```text
     ///   chunk_shape(2, 3)       a  b  c                 a  d         output (row, col)
@@ -131,7 +133,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
         self
     }
 
-    /// What is sent for a position of the output chunk. Without a consume hook it is stored there.
+    /// Sets the hook that computes the value to send for a position of the output chunk. Without a consume hook, the
+    /// receiver stores that value there.
     #[track_caller]
     pub fn produce<Q: Element>(
         self,
@@ -140,27 +143,27 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
         self.with::<Q>(Rc::new(move |c: &AnyCtx<'_>| AnyValue::from(hook(&c.typed())).into()))
     }
 
-    /// What happens with what arrives for a position of the output chunk; give it after `produce`.
+    /// Sets the hook that handles the value arriving for a position of the output chunk. Call it after `produce`.
     #[track_caller]
     pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
         self.request.hooks.set_consume(Rc::new(move |c, payload| hook(&c.typed(), R::restore(payload))));
         self
     }
 
-    /// Blocks that share the work, for one peer where there are several; 1 by default on a CPU, where idle worker threads of the process help
-    /// with several, and as many as are worth it on a GPU.
+    /// Number of blocks that share the work for one peer. The default is 1 on a CPU, where idle worker threads of the
+    /// process help if there are several. On a GPU, the default is as many as are worth it.
     pub fn blocks(mut self, blocks: usize) -> Self {
         self.request.config.near.blocks = Some(blocks);
         self
     }
 
-    /// Warps of one copy of a role, on a GPU, whether it sends or receives; see [`Knobs::send_warps`].
+    /// Warps of one copy of a role on a GPU, whether it sends or receives; see [`Knobs::send_warps`].
     pub fn warps(mut self, warps: u32) -> Self {
         self.request.config.near = Knobs::warps(warps).or(self.request.config.near);
         self
     }
 
-    /// Vectors of neighbours that a lane of a GPU has in flight; chosen by default.
+    /// Vectors of neighbouring elements that a GPU lane keeps in flight. Chosen automatically by default.
     pub fn unroll(mut self, vectors: u32) -> Self {
         self.request.config.unroll = Some(vectors);
         self
@@ -207,8 +210,9 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
         }))
     }
 
-    /// Says that the last of the values that travel is the same for every `group` neighbouring positions (a scale), so that it travels
-    /// once for them, beside the payload. Both sides say it. A value that is not seen to be so is a misuse.
+    /// Declares that the last value of the payload (a scale, for example) is the same for every `group` neighbouring
+    /// positions. It then travels once per group, beside the rest of the payload. Both sides must declare it. It is a
+    /// misuse if tracing cannot show that the value is the same throughout a group.
     ///
     /// ```
     /// use tilewire::{F8E4M3, Tensor, hooks, map};
@@ -221,7 +225,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
     /// # Ok::<(), tilewire::RunError>(())
     /// ```
     ///
-    /// Packets are small, and carry all values for every position all the same.
+    /// Packets are small and still carry all values for every position.
     pub fn last_per(mut self, group: usize) -> Self {
         self.request.hooks.last_per = group.max(1);
         self
@@ -229,7 +233,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
 }
 
 impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
-    /// For a [`recv`](crate::collective::recv): what arrives for one element, where it is not of the output's type. Give it before `consume`.
+    /// For a [`recv`](crate::collective::recv): the payload type of one element, if it differs from the output's type.
+    /// Call it before `consume`.
     ///
     /// ```
     /// # use tilewire::link::{ShmOptions, ShmTransport};
@@ -261,15 +266,15 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
         self.with::<Q>(Rc::new(|_: &AnyCtx<'_>| unreachable!("a receive produces nothing")))
     }
 
-    /// How many positions are sent, where it is not the length of the input: for hooks that gather.
+    /// Number of positions to send, if it differs from the length of the input: for hooks that gather.
     pub fn send_len(mut self, len: usize) -> Self {
         self.request.send_len = Some(len);
         self
     }
 
-    /// Stores this rank's own chunk in the pass that sends another, whatever its size and the processor. By default that is done for large
-    /// chunks, on processors where it was measured to be faster. It changes the kernel, not the result. It needs plain copies through a
-    /// window, one block and a CPU, and does nothing elsewhere.
+    /// Stores this rank's own chunk in the same pass that sends another chunk, for any size and processor. By default
+    /// this happens only for large chunks, on processors where it was measured to be faster. It changes the kernel, not
+    /// the result. It requires plain copies through a window, one block and a CPU, and has no effect otherwise.
     pub fn keep_while_sending(mut self) -> Self {
         self.request.keeps = true;
         self
@@ -277,7 +282,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
 }
 
 impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
-    /// What is computed; the sum by default.
+    /// The reduction operator; the sum by default.
     pub fn op(mut self, op: ReduceOp) -> Self {
         if let Operation::Reduction(_, of) = &mut self.request.operation {
             *of = op;
@@ -286,58 +291,59 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
     }
 }
 
-/// How it travels.
+/// Settings for how the data travels.
 impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, In, Out, R, K> {
-    /// How it runs. What the configuration leaves out stays as it was said before, and is chosen by the size otherwise: this and the
-    /// methods for single knobs combine in any order, and what is said last about a knob holds.
+    /// Sets several knobs together. Knobs that `config` leaves unset keep their earlier value; knobs that are never set
+    /// are chosen by size. This method and those for single knobs combine in any order, and the last value given for a
+    /// knob wins.
     pub fn config(mut self, config: impl Into<Config>) -> Self {
         self.request.config = config.into().or(self.request.config);
         self
     }
 
-    /// Which way it takes; chosen by the size by default. The results are the same, to the bit.
+    /// The algorithm; chosen by size by default. All algorithms give bit-identical results.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.request.config.algorithm = Some(algorithm);
         self
     }
 
-    /// How the rounds of a collective share a launch; chosen by what lies between the ranks by default.
+    /// How the rounds of a collective share a launch. By default this depends on the links between the ranks.
     pub fn rounds(mut self, rounds: Rounds) -> Self {
         self.request.config.rounds = Some(rounds);
         self
     }
 
-    /// Other knobs for peers across a network; see [`Config::far`].
+    /// Separate knobs for peers across a network; see [`Config::far`].
     pub fn far(mut self, knobs: Knobs) -> Self {
         self.request.config.far = Some(self.request.config.far.map_or(knobs, |said| knobs.or(said)));
         self
     }
 
-    /// Warps of one copy of a role that sends, on a GPU; see [`Knobs::send_warps`].
+    /// Warps of one copy of a sending role on a GPU; see [`Knobs::send_warps`].
     pub fn send_warps(mut self, warps: u32) -> Self {
         self.request.config.near.send_warps = Some(warps);
         self
     }
 
-    /// Warps of one copy of a role that receives, on a GPU.
+    /// Warps of one copy of a receiving role on a GPU.
     pub fn recv_warps(mut self, warps: u32) -> Self {
         self.request.config.near.recv_warps = Some(warps);
         self
     }
 
-    /// How bytes travel; chosen by the size by default.
+    /// How bytes travel; chosen by size by default.
     pub fn primitive(mut self, primitive: Primitive) -> Self {
         self.request.config.near.primitive = Some(primitive);
         self
     }
 
-    /// Bytes of a slot of staging; chosen by the size by default.
+    /// Bytes per staging slot; chosen by size by default.
     pub fn slot_bytes(mut self, bytes: usize) -> Self {
         self.request.config.near.slot_bytes = Some(bytes);
         self
     }
 
-    /// Slots of a block; chosen by the size by default.
+    /// Slots per block; chosen by size by default.
     pub fn depth(mut self, slots: usize) -> Self {
         self.request.config.near.depth = Some(slots);
         self
@@ -349,35 +355,38 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
         self
     }
 
-    /// How long a wait may last without progress; the world's deadline by default, `None`: forever.
+    /// How long a wait may last without progress. The default is the world's deadline; `None` means forever.
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
         self.request.deadline = deadline.into();
         self
     }
 
-    /// How a CPU writes what is for other ranks. By default, staging is written the way that is found to be faster, and windows through the cache.
+    /// How a CPU writes data for other ranks. By default, it writes staging in whichever way is found to be faster, and
+    /// windows through the cache.
     pub fn puts(mut self, puts: Puts) -> Self {
         self.request.puts = Some(puts);
         self
     }
 
-    /// Makes it an error if another rank has other hooks: the first launch compares their hashes, and nothing is sent. Hooks may differ
-    /// unless this is said: a constant that depends on the rank is legal. Say it on all ranks.
+    /// Makes it an error if the ranks have different hooks: the first launch compares their hashes before anything is
+    /// sent. By default hooks may differ, since a constant may legitimately depend on the rank. Call it on all ranks.
     pub fn same_hooks(mut self) -> Self {
         self.request.same_hooks = true;
         self
     }
 
-    /// For measuring what watching costs: launches that neither see a peer's failure nor sleep. Only their deadline ends a wait then.
+    /// For measuring the cost of watching: launches neither notice a peer's failure nor sleep. Only the deadline then
+    /// ends a wait.
     pub fn unwatched(mut self) -> Self {
         self.request.watched = false;
         self
     }
 
-    /// Says that input or output is this rank's part of a window, which peers reach: say it once for each window.
+    /// Declares that the input or output is this rank's part of a window that peers can reach. Call it once for each
+    /// window.
     ///
-    /// An exchange sends straight into the receiver's window, in one hop. The output of the receiver must be its part of the window. There is no
-    /// consume hook then, and what is sent is one value of the window's type.
+    /// An exchange sends straight into the receiver's window, in one hop. The receiver's output must be its part of the
+    /// window. There can be no consume hook, and the payload is one value of the window's type.
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport, Window};
@@ -394,9 +403,10 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// # Ok::<(), tilewire::transport::WorldError>(())
     /// ```
     ///
-    /// A reduction combines in one hop: every rank reads its part of all inputs where they lie, and of an all-reduce stores the result in all outputs.
-    /// The input must be this rank's part of a window, and so must the output of an all-reduce, of the same one (in place) or of a second:
-    /// say this once for each. Nobody runs a produce hook then, nor the consume hook of an all-reduce.
+    /// A reduction combines in one hop. Every rank reads its part of all inputs directly from their windows; in an
+    /// all-reduce it also stores the result in all outputs. The input must be this rank's part of a window. So must the
+    /// output of an all-reduce, either of the same window (in place) or of a second one: call this once for each. No
+    /// produce hook can run then, nor the consume hook of an all-reduce.
     ///
     /// ```
     /// use tilewire::all_reduce;
@@ -419,18 +429,20 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
 }
 
 impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Carries<R>> Collective<'h, 'l, In, Out, R, K> {
-    /// Traces, verifies and compiles, and tells the peers what is to come; the result is launched any number of times.
+    /// Traces, verifies and compiles, and announces the operation to the peers. The result can be launched any number
+    /// of times.
     ///
-    /// Nothing waits here: the sides are compared by the first launch, so that ranks may build transfers with different peers in any order.
-    /// The n-th transfer built towards a peer meets the n-th that the peer builds from here, and those of one pair are launched in the
-    /// same order on both sides; a collective is built and launched by all ranks, in the same order. What is built is to be launched: a
-    /// peer that was told of it may be waiting, so dropping it before the first launch breaks the transport.
+    /// This call does not wait. The first launch compares the sides, so ranks may build transfers with different peers
+    /// in any order. The n-th transfer built towards a peer pairs with the n-th one that the peer builds from this
+    /// rank. Both sides must launch the transfers of one pair in the same order. A collective must be built and
+    /// launched by all ranks in the same order. Launch everything you build: a peer may already be waiting for it, so
+    /// dropping it before the first launch breaks the transport.
     pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
         self.request.build()
     }
 
-    /// What it would do, for people: the operation, how it travels to and from each peer, and a hash of its hooks, which ranks can
-    /// compare. Nothing is built.
+    /// Describes, for people, what would happen: the operation, how it travels to and from each peer, and a hash of its
+    /// hooks that ranks can compare. Nothing is built.
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -449,13 +461,13 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Carries<R>> Collective<'h, '
         self.request.explain()
     }
 
-    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
-    /// [`build`](Self::build) once, and `run` what it gives as often as you like.
+    /// Builds and launches once. Building takes far longer than a small launch. In a loop, call [`build`](Self::build)
+    /// once and then `run` its result as often as you like.
     pub fn run(self) -> Result<(), RunError> {
         self.request.build()?.run()
     }
 
-    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
+    /// Traces the kernel and stops there: for printing its IR, for the checker, or for another engine.
     pub fn trace(self) -> Result<Traced, RunError> {
         self.request.trace(&self.request.plan()?)
     }

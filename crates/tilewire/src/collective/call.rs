@@ -1,4 +1,4 @@
-//! The user's call that an operation comes from: what it is, and its source line.
+//! The user's call that an operation comes from: the operation, and its source line.
 
 use crate::ir::{SourceLine, Type};
 use std::fmt;
@@ -7,9 +7,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call {
-    /// The operation, with its length and its types; of a kernel of the user's own its name.
+    /// The operation, with its length and its types. For a user's own kernel, its name.
     pub operation: String,
-    /// The line that calls it.
+    /// The line of the call.
     pub at: SourceLine,
 }
 
@@ -20,7 +20,7 @@ impl Call {
         Call { operation: format!("{name} of {len} {}", types.join(" and ")), at: at.clone() }
     }
 
-    /// A kernel of the user's own.
+    /// A user's own kernel.
     pub(super) fn of_kernel(name: &str, at: SourceLine) -> Call {
         Call { operation: format!("kernel {name}"), at }
     }

@@ -12,14 +12,16 @@ pub enum Primitive {
     Packet,
     /// Step by step through the receiver's staging: any size, any buffers, both hooks.
     Staged,
-    /// Step by step as well, by asynchronous copies through scratch (on a GPU: through shared memory): both hooks. Slots are at most 32 KiB.
+    /// Also step by step, but by asynchronous copies through scratch (shared memory on a GPU): both hooks. Slots are at
+    /// most 32 KiB.
     Bulk,
-    /// In one hop into the receiver's window: produce hook only. Of reductions: out of the windows of all, no produce hook.
+    /// In one hop into the receiver's window: produce hook only. Reductions instead read from the windows of all ranks,
+    /// without a produce hook.
     Direct,
 }
 
-/// What a user may say about how a collective runs; all ranks must come to the same. What is `None` is chosen by the size of the message and
-/// the constants of the transport.
+/// The user's settings for how a collective runs. All ranks must arrive at the same settings. Anything that is `None`
+/// is chosen from the size of the message and the constants of the transport.
 ///
 /// Every knob is also a method of the builders, and the two combine in any order:
 ///
@@ -39,40 +41,43 @@ pub enum Primitive {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Which way it takes.
+    /// The algorithm.
     pub algorithm: Option<Algorithm>,
-    /// How its rounds share a launch.
+    /// How the rounds share a launch.
     pub rounds: Option<Rounds>,
-    /// How it travels to and from peers whose memory can be reached by loads and stores; to all where nothing is said for the others.
+    /// Knobs for peers whose memory is reachable by loads and stores. They apply to all peers if `far` is `None`.
     pub near: Knobs,
-    /// How it travels to and from peers across a network ([`LinkKind::Fabric`]). What these leave out is chosen, and not taken from `near`.
+    /// Knobs for peers across a network ([`LinkKind::Fabric`]). Unset values are chosen automatically, not taken from
+    /// `near`.
     pub far: Option<Knobs>,
-    /// Vectors of neighbours that a lane of a GPU has in flight: [`ptx::Options::unroll`](crate::ptx::Options::unroll).
+    /// Vectors of neighbouring elements that a GPU lane keeps in flight:
+    /// [`ptx::Options::unroll`](crate::ptx::Options::unroll).
     pub unroll: Option<u32>,
 }
 
-/// The knobs of what travels between two ranks. What is `None` is chosen.
+/// The knobs of a message between two ranks. Anything that is `None` is chosen automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Knobs {
     /// How bytes travel.
     pub primitive: Option<Primitive>,
     /// Blocks that share the message.
     pub blocks: Option<usize>,
-    /// Warps of one copy of a role that sends, on a GPU; both sides may differ in it, but the ranks of a one-shot all-reduce may not. A role
-    /// that sends and receives, or combines, has as many as this says, or as `recv_warps` where this says nothing.
+    /// Warps of one copy of a sending role on a GPU. The two sides may use different values, except in a one-shot
+    /// all-reduce. A role that both sends and receives, or that combines, uses this value, or `recv_warps` if this is
+    /// `None`.
     pub send_warps: Option<u32>,
-    /// Warps of one copy of a role that receives.
+    /// Warps of one copy of a receiving role.
     pub recv_warps: Option<u32>,
-    /// Bytes of a slot of staging.
+    /// Bytes per staging slot.
     pub slot_bytes: Option<usize>,
-    /// Slots of a block.
+    /// Slots per block.
     pub depth: Option<usize>,
-    /// Groups of this many neighbours stay in one tile. 64 by default, and 1024 where tiles are large.
+    /// Groups of this many neighbours stay in one tile. The default is 64, or 1024 for large tiles.
     pub granule: Option<usize>,
 }
 
 impl Config {
-    /// What this says, and where it says nothing what `other` says.
+    /// Takes unset values from `other`.
     ///
     /// ```
     /// use tilewire::{Config, Knobs};
@@ -93,7 +98,7 @@ impl Config {
         }
     }
 
-    /// What it says of a peer.
+    /// The knobs for peers over this kind of link.
     pub(super) fn knobs(&self, kind: LinkKind) -> Knobs {
         self.far.filter(|_| kind == LinkKind::Fabric).unwrap_or(self.near)
     }
@@ -112,7 +117,7 @@ impl From<Knobs> for Warps {
 }
 
 impl Knobs {
-    /// As many warps for roles that send and roles that receive.
+    /// The same number of warps for sending and receiving roles.
     pub const fn warps(warps: u32) -> Knobs {
         Knobs {
             primitive: None,
@@ -125,7 +130,7 @@ impl Knobs {
         }
     }
 
-    /// What these say, and where they say nothing what `other` says.
+    /// Takes unset values from `other`.
     pub fn or(self, other: Knobs) -> Knobs {
         Knobs {
             primitive: self.primitive.or(other.primitive),
@@ -151,7 +156,7 @@ mod tests {
             assert_eq!(config.knobs(kind), near, "{kind:?}");
         }
         assert_eq!(config.knobs(LinkKind::Fabric), far);
-        // Nothing said for them: what holds for all.
+        // Nothing set for far peers: the general knobs apply.
         assert_eq!(Config::from(near).knobs(LinkKind::Fabric), near);
         let twice = Config { far: Some(Knobs::warps(2)), ..Config::default() }.or(config);
         assert_eq!(twice.far, Some(Knobs { blocks: Some(1), ..Knobs::warps(2) }));

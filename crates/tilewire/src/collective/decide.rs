@@ -1,4 +1,4 @@
-//! How a message travels where the user says nothing: measured constants, and the rules over them.
+//! Default choices for how a message travels: measured constants, and the rules that use them.
 
 use super::config::{Knobs, Primitive};
 use super::facts::{Machine, WorldFacts};
@@ -11,45 +11,47 @@ use crate::vm::Processor;
 /// How a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// The constants of the link it goes over.
+    /// The constants of the link it uses.
     pub link: LinkShape,
     pub protocol: Protocol,
     pub blocks: usize,
-    /// Positions of a tile, at most.
+    /// Maximum number of positions in a tile.
     pub tile: usize,
     pub granule: usize,
 }
 
-/// What is chosen for an engine where the user says nothing.
+/// The defaults of an engine.
 struct Choices {
-    /// Messages of up to this many bytes go in packets. Beyond it, a flag with every 8 bytes costs more than a signal.
+    /// Messages of up to this many bytes go in packets. Above it, a flag for every 8 bytes costs more than a signal.
     packets_up_to: usize,
-    /// Bytes for each block, of packets and otherwise, up to the largest number of blocks.
+    /// Bytes per block, in packets and otherwise, until the maximum number of blocks is reached.
     packets_for_block: usize,
     bytes_for_block: usize,
     most_for_packets: usize,
     most_blocks: usize,
-    /// Steps a block's share is cut into where it is large: fewer, larger steps then.
+    /// Number of steps that a block's share is cut into if it is large. Its steps are then fewer and larger.
     steps: usize,
-    /// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
-    /// the one before.
+    /// Smaller steps cost more in signals than they hide. Using one size for all smaller messages also means that no
+    /// launch has to drain the slots of the previous one.
     least_slot: usize,
     /// Larger steps leave the cache before the receiver has read them, or fill the pipeline too late.
     largest_slot: usize,
-    /// The largest steps of several parts, which are computed: what a step holds up matters more then (H200, all-to-all of 64 MiB of bf16 as
-    /// fp8 by 4 ranks: 195 µs instead of 210).
+    /// The largest steps for payloads of several parts. Such payloads are computed, so the delay caused by one step
+    /// matters more (H200, all-to-all of 64 MiB of bf16 as fp8 by 4 ranks: 195 µs instead of 210).
     largest_of_parts: usize,
-    /// The first number: shares from this size on take slots of the second. There, signals cost more than filling the pipeline.
+    /// Shares of at least the first size use slots of the second. At that size, signals cost more than filling the
+    /// pipeline.
     huge: (usize, usize),
-    /// Staging of all that is under way on a device: more leaves the cache before it is read.
+    /// Total staging in flight on a device. Any more would leave the cache before it is read.
     staging: usize,
-    /// Staging of a block at one peer, in second-level caches of a core: as many slots as fill it, but [`DEPTH`] at least.
+    /// Staging of a block at one peer, in units of a core's second-level cache. The ring gets as many slots as fill it,
+    /// but at least [`DEPTH`].
     ring: usize,
 }
 
-/// One thread runs all blocks: more of them gain nothing. Slots stay in the second-level cache. One way, packets of 1 KiB take 0.58 µs
-/// between cores where a signal takes 0.54, and 0.26 within one where it takes 0.20; both ways they are ahead for longer, having one role
-/// for both legs.
+/// One thread runs all blocks, so more of them gain nothing. Slots stay in the second-level cache. One way, a packet
+/// message of 1 KiB takes 0.58 µs between cores, against 0.54 with a signal; within one core it takes 0.26 against
+/// 0.20. Both ways, packets stay ahead up to larger sizes, because one role serves both legs.
 const CPU: Choices = Choices {
     packets_up_to: 512,
     packets_for_block: usize::MAX,
@@ -65,25 +67,31 @@ const CPU: Choices = Choices {
     ring: 0,
 };
 
-/// What one core has just written another fetches out of its second-level cache; what has moved on to the third level by then comes faster. GB/s one way, in trials
-/// that alternate:
+/// Data that one core has just written is fetched by another core from the writer's second-level cache. Data that has
+/// already moved to the third level arrives faster. GB/s one way, in alternating trials:
 ///
 /// | AMD EPYC, L2 | ring | 64 KiB | 1 MiB | 8 MiB | 64 MiB |
 /// |---|---|---|---|---|---|
 /// | 0.5 MiB | 0.25, 0.5, 1 MiB | 22-25, 27-29, 31-36 | 17-22, 24-29, 24-29 | 15-16, 17-18, 18-20 | |
 /// | 1 MiB | 1, 2, 4 MiB | 14-16, 33, 36 | 32-34, 35, 34 | 11-12, 25, 25 | 10-12, 18, 18 |
 ///
-/// Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never measured with larger rings, and processors other
-/// than these three with none.
+/// Two threads of one core share that cache and lose 5 to 15%. Intel processors with 1.25 MiB of second-level cache
+/// have not been measured with larger rings. Processors other than these three have not been measured at all.
 ///
-/// Of more than 1 MiB slots are larger, up to what leaves [`DEPTH`] of them in the ring: fewer signals, and on ranks that send and receive fewer turns. In the same kind of trials, slots of
-/// 64 KiB / 256 KiB: one way 8 MiB 29-31 / 30-33 (far 21-23 / 22-25), 64 MiB 14-15.5 / 14.5-16.3 (far 15.5 / 17-18.4); both ways 8 MiB 18-20 / 21-22.
+/// In rings of more than 1 MiB, slots are larger, as long as [`DEPTH`] of them fit. This means fewer signals, and fewer
+/// turns on ranks that both send and receive. GB/s in the same kind of trials:
+///
+/// | slots | one way, 8 MiB (far) | one way, 64 MiB (far) | both ways, 8 MiB |
+/// |---|---|---|---|
+/// | 64 KiB | 29-31 (21-23) | 14-15.5 (15.5) | 18-20 |
+/// | 256 KiB | 30-33 (22-25) | 14.5-16.3 (17-18.4) | 21-22 |
 const NOT_INTEL: Choices = Choices { steps: 16, largest_slot: 256 << 10, ring: 2, ..CPU };
 
-/// The rings of all ranks of a machine together stay in its third-level cache.
+/// The rings of all ranks on a machine together must stay in its third-level cache.
 const RINGS: usize = 16 << 20;
 
-/// A block copies some 50 GB/s. Copies of a role take slots in turn, so a share is cut into at least one for each.
+/// A block copies about 50 GB/s. Copies of a role take slots in turn, so a share is cut into at least one slot per
+/// copy.
 const GPU: Choices = Choices {
     packets_up_to: 128 << 10,
     packets_for_block: 2 << 10,
@@ -109,17 +117,19 @@ impl Choices {
     }
 }
 
-/// The largest slots, where the ring has no room for larger ones.
+/// The largest slots, unless the ring has room for larger ones.
 const LARGEST_SLOT: usize = 64 << 10;
-/// Slots of a ring, unless more are better.
+/// Slots in a ring, unless more are better.
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
 impl Knobs {
-    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours, beside as many others in the
-    /// launch as make `at_once`. Never fails: what cannot be is refused by `check_transfer`.
+    /// Decides how `len` elements with parts of these types travel, where `last_per` neighbours share the last part.
+    /// `at_once` counts the messages in the launch, including this one. This never fails: `check_transfer` refuses
+    /// whatever is impossible.
     ///
-    /// Ranks must come to the same, so it looks at the knobs, the message, the constants of the link and [`WorldFacts`], and at nothing else.
+    /// All ranks must reach the same decision. So it depends only on the knobs, the message, the constants of the link
+    /// and [`WorldFacts`].
     pub(super) fn decide(
         &self,
         facts: &WorldFacts,
@@ -137,7 +147,7 @@ impl Knobs {
             None => window_bytes.is_none() && bytes <= choices.packets_up_to,
         };
         let for_block = if small { choices.packets_for_block } else { choices.bytes_for_block };
-        // All blocks of all ranks of a device run at the same time.
+        // All blocks of all ranks on a device run simultaneously.
         let (sharers, room, second_level) = match facts.machine {
             Machine::Gpu { sharers, multiprocessors, .. } => (sharers, multiprocessors / sharers / at_once, 0),
             Machine::Cpu(Processor { second_level, .. }) => (1, usize::MAX, second_level),
@@ -163,27 +173,27 @@ impl Knobs {
                 let share = bytes / blocks.max(1);
                 let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
                 let ring = (choices.ring * second_level).min(RINGS / (facts.ranks * at_once).max(1));
-                // Few large slots must not make the ring larger.
+                // Having few large slots must not make the ring larger.
                 let largest = choices.largest_slot.min((1 << (ring / DEPTH).max(1).ilog2()).max(LARGEST_SLOT));
-                // Bulk copies have small slots in any case, and as many as there is room for.
+                // Bulk copies always use small slots, and as many as there is room for.
                 let largest = if primitive == Primitive::Bulk { largest.min(LARGEST_SLOT) } else { largest };
                 let wanted = wanted.clamp(choices.least_slot, largest);
                 let wanted = match types {
-                    // A group that shares a part is never torn apart.
+                    // A group that shares a part is never split.
                     [_, _, ..] if Packing::fitting_shared(types, last_per, choices.largest_of_parts).is_some() => {
                         wanted.min(choices.largest_of_parts)
                     }
                     _ if share >= choices.huge.0 => choices.huge.1,
                     _ => wanted,
                 };
-                // More slots must not make them smaller.
+                // Having more slots must not make them smaller.
                 let ring = ring.min(link.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
                 let usual = DEPTH.max(1 << ring.max(1).ilog2());
                 let usual = usual.min(link.max_slots).min(lines) / copies * copies;
-                // What the user says stays, to be refused if it must be.
+                // Keep the user's value, even if it has to be refused later.
                 let depth = self.depth.unwrap_or(usual.max(2.max(copies)));
                 let room = link.block_bytes() / depth.max(1);
-                // Slots begin on lines where there is room for that, and on the largest element in any case.
+                // Slots start on cache lines if there is room, and always at the alignment of the largest element.
                 let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
                 let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
                     let slots = sharers * at_once * blocks.max(1) * depth.max(1);
@@ -192,11 +202,11 @@ impl Knobs {
                 });
                 match primitive {
                     Primitive::Bulk => {
-                        // What the user says stays, to be refused if it must be.
-                        // Every copy of a role has at least two stages.
+                        // Keep the user's value, even if it has to be refused later. Every copy of a role has at least
+                        // two stages.
                         let scratch = facts.bulk_scratch();
                         let most = slot_bytes.min(BulkPlan::LARGEST_SLOT).min(scratch / copies / 2);
-                        // Where there is room, as several parts need it.
+                        // If there is room, use the alignment that several parts need.
                         let align = if most < Packing::ALIGN { BulkPlan::ALIGN } else { Packing::ALIGN };
                         let most = most / align * align;
                         Protocol::Bulk { slot_bytes: self.slot_bytes.unwrap_or(most), depth }
@@ -207,11 +217,11 @@ impl Knobs {
         };
         let tile = match protocol {
             Protocol::Staged { slot_bytes, .. } | Protocol::Bulk { slot_bytes, .. } => {
-                // Bulk copies move whole parts: a shared last part is copied for every element.
+                // Bulk copies move whole parts, so a shared last part is copied for every element.
                 let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
                 let packing = Packing::fitting_shared(types, last_per, slot_bytes);
                 let most = packing.map_or(1, |packing| packing.elements());
-                // A granule the user asks for must divide the tile.
+                // A granule that the user requests must divide the tile.
                 if self.granule.is_some() && most >= granule { most / granule * granule } else { most }
             }
             _ => share.next_multiple_of(if blocks > 1 { granule } else { 1 }).max(1),
@@ -227,10 +237,10 @@ mod tests {
     use crate::transport::{Transfer, World};
 
     const WORDS: &[Type] = &[Type::F32];
-    /// Messages of 2 to the power of these, in words: up to 1 GiB.
+    /// Message sizes as powers of two, in words: up to 1 GiB.
     const SIZES: std::ops::RangeInclusive<u32> = 0..=28;
 
-    /// Runs `body` with what is chosen on processors of either kind, on a transport of two ranks.
+    /// Runs `body` with the choices for each kind of processor, on a transport of two ranks.
     fn on_each(options: ShmOptions, body: impl Fn(&WorldFacts, &ShmTransport) + Sync) {
         let result = World::threads(2).run(|world| {
             let link = ShmTransport::rendezvous(&world, options)?;
@@ -265,7 +275,7 @@ mod tests {
         let words = |link: &ShmTransport| {
             CPU.packets_up_to.min(PacketPlan::new(&link.link(link.rank()), 1).message_packets() * 8) / 4
         };
-        // Packets for more than is small, for less, and none at all.
+        // Packet room for more than a small message, for less than one, and none at all.
         for packet_bytes in [256 << 10, 8 << 10, 0] {
             on_each(ShmOptions { packet_bytes: Some(packet_bytes), ..ShmOptions::default() }, |facts, link| {
                 let most = words(link);
@@ -306,7 +316,7 @@ mod tests {
     #[test]
     fn what_is_chosen_never_outgrows_the_staging() {
         let usual = ShmOptions::default();
-        // As large as the transport of a world of `ranks`.
+        // The same geometry as the transport of a world of `ranks`.
         let of_world = |ranks| {
             let of = usual.geometry(ranks);
             ShmOptions {
@@ -362,7 +372,8 @@ mod tests {
         on_each(room, |facts, link| {
             for (size, at_once) in SIZES.flat_map(|size| [1, 3, 20].map(|at_once| (size, at_once))) {
                 let (slot_bytes, depth) = slots(&chosen(STAGED, facts, link, 1 << size, at_once));
-                // Of all messages in flight at the same time. A pipeline needs its least number of slots however little room there is.
+                // For all messages in flight together. A pipeline needs its minimum number of slots however little room
+                // there is.
                 let Machine::Cpu(Processor { second_level, .. }) = facts.machine else { unreachable!() };
                 let ring = (choices(facts).ring * second_level).min(RINGS / (2 * at_once)).max(DEPTH * LARGEST_SLOT);
                 assert!(slot_bytes * depth <= ring, "{depth} slots of {slot_bytes} bytes in a ring of {ring}");

@@ -1,4 +1,4 @@
-//! What can go wrong between a collective's call and its result.
+//! The errors that can occur between the call of a collective and its result.
 
 use super::call::Call;
 use crate::cuda::CudaError;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a collective gave no result; one variant per stage.
+/// Why a collective failed; one variant per stage.
 ///
 /// ```
 /// use tilewire::{RunError, Tensor, map};
@@ -26,70 +26,73 @@ pub enum RunError {
     Build(BuildError),
     /// The kernel cannot be compiled for the engine, or its arguments do not fit it.
     Prepare(PrepareError),
-    /// A launch failed; what it had written by then stays written. A wait that ended is [`PeerFailed`](Self::PeerFailed) or
-    /// [`Timeout`](Self::Timeout).
+    /// A launch failed; anything it wrote before that stays written. A failed wait is [`PeerFailed`](Self::PeerFailed)
+    /// or [`Timeout`](Self::Timeout) instead.
     Launch(LaunchError),
-    /// The GPU engine cannot take the kernel, or a launch on a GPU failed.
+    /// The GPU engine cannot run the kernel, or a launch on a GPU failed.
     Cuda(CudaError),
-    /// The transport cannot do the transfer.
+    /// The transport cannot perform the transfer.
     Transfer(TransferError),
     /// The ranks could not meet.
     Transport(Arc<TransportError>),
-    /// Two ranks say different things of one operation. Neither of them has launched it.
+    /// Two ranks describe one operation differently. Neither of them has launched it.
     ///
-    /// After a collective, a `send` or a `recv` the transport can still be used if all that take part have come: each finds out by itself,
-    /// and nothing was sent. A rank that does not come within the deadline breaks the transport. So does a difference in a `sendrecv`: its
-    /// two legs meet different peers, and one that agrees may have launched. All other ranks of the transport then hear of two ranks that
-    /// differ, in this and in every later call. If several pairs differ, each rank that finds a difference itself names its own pair.
+    /// After a collective, a `send` or a `recv`, the transport remains usable if all participants have arrived: each
+    /// finds the difference by itself, and nothing was sent. A rank that does not arrive within the deadline breaks the
+    /// transport. So does a difference in a `sendrecv`: its two legs meet different peers, and a peer that agrees may
+    /// already have launched. All other ranks of the transport are then told which two ranks differ, in this and in
+    /// every later call. If several pairs differ, each rank that finds a difference itself names its own pair.
     Mismatch(Box<Mismatch>),
-    /// A rank failed, died or left, and the others heard of it, on whatever engine or transport. The transport is broken. The rank is this
-    /// one where an earlier call failed here.
+    /// A rank failed, died or left, and the others were told, on any engine or transport. The transport is broken. The
+    /// rank is this one if an earlier call failed here.
     #[non_exhaustive]
     PeerFailed {
         /// The rank that failed.
         rank: Rank,
         /// What happened to it.
         cause: Cause,
-        /// What this rank was doing, where that is known.
+        /// What this rank was doing, if known.
         during: Option<Box<During>>,
     },
-    /// A peer launched another operation than this rank did, one in place of the other: all ranks hear of it. The transport is broken.
+    /// A peer launched a different operation from the one this rank launched in its place. All ranks are told. The
+    /// transport is broken.
     OtherOperation(Box<OtherOperation>),
-    /// These ranks wait for each other, in launches or before their first ones: all ranks hear of it. The transport is broken.
+    /// These ranks wait for each other, in launches or before their first launches. All ranks are told. The transport
+    /// is broken.
     Deadlock(Box<Deadlock>),
-    /// A wait for a peer expired, on whatever engine or transport: in a launch, at a meeting before it, or in `close`. The transport is
-    /// broken.
+    /// A wait for a peer expired, on any engine or transport: in a launch, at the meeting before it, or in `close`. The
+    /// transport is broken.
     Timeout(Box<Timeout>),
 }
 
-/// What two ranks of a transfer or a collective say differently.
+/// A difference between how two ranks describe a transfer or a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The rank that found out: this one, unless it agrees with its own peers and was told.
+    /// The rank that found the difference. This is another rank if this one agrees with its own peers and was told.
     pub rank: Rank,
-    /// The other.
+    /// The other rank.
     pub peer: Rank,
-    /// What they differ in.
+    /// The property in which they differ.
     pub what: String,
-    /// What the rank that found out says.
+    /// Its value on the rank that found the difference.
     pub mine: String,
-    /// What the other says.
+    /// Its value on the other rank.
     pub theirs: String,
-    /// The calls of the rank that found out and of the other, with their source lines.
+    /// The calls of the rank that found the difference and of the other, with their source lines.
     pub calls: [String; 2],
 }
 
-/// Two operations that two ranks launched, one in place of the other.
+/// Two different operations that two ranks launched, one in place of the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OtherOperation {
-    /// The rank that found out.
+    /// The rank that noticed.
     pub rank: Rank,
-    /// What it launched, with its source line.
+    /// The operation it launched, with its source line.
     pub here: String,
     /// The other rank.
     pub peer: Rank,
-    /// What that launched, with the source line, where it is known.
+    /// The operation that the other rank launched, with its source line if known.
     pub there: String,
 }
 
@@ -97,17 +100,17 @@ pub struct OtherOperation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// What each of them is doing, and for whom it waits.
+    /// What each of them is doing, and which rank it waits for.
     pub waiting: Vec<Waiting>,
 }
 
-/// What a rank was doing when it heard of a failure.
+/// What a rank was doing when it was told of a failure.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct During {
     /// The user's call.
     pub call: Option<Call>,
-    /// The wait that ended, or what the rank that failed says; empty where nothing is known.
+    /// The wait that ended, or the failed rank's own description; empty if nothing is known.
     pub what: String,
 }
 
@@ -117,11 +120,12 @@ pub struct During {
 pub struct Timeout {
     /// The rank that waited.
     pub rank: Rank,
-    /// The rank it waited for; none where a kernel of the user's own waits in memory that no peer is known to signal.
+    /// The rank it waited for. `None` if a user's own kernel waits on memory that no peer is known to signal.
     pub peer: Option<Rank>,
-    /// The rank that is late: the one that all who wait are waiting for in the end.
+    /// The late rank: the one that all waiting ranks are ultimately waiting for.
     pub late: Option<Rank>,
-    /// Where it waited. Of a meeting and of a close, what follows from `block` to `seen` says nothing, but for `op`.
+    /// Where it waited. For a meeting or a close, the fields from `block` to `seen` carry no information; `op` still
+    /// does.
     pub stage: Stage,
     /// What it waited for: the op, and the slot or packet.
     pub op: String,
@@ -129,17 +133,18 @@ pub struct Timeout {
     pub block: usize,
     /// The role that waited.
     pub role: String,
-    /// The bank of the slot or packet, where there are several.
+    /// The bank of the slot or packet, if there are several.
     pub bank: Option<i64>,
-    /// The number of the slot or packet among those of the peer; of a meeting, of the transfer between the two ranks.
+    /// The number of the slot or packet among those of the peer. For a meeting, the number of the transfer between the
+    /// two ranks.
     pub slot: i64,
-    /// The value that was waited for.
+    /// The expected value.
     pub expected: u64,
-    /// The value seen last.
+    /// The last value seen.
     pub seen: u64,
     /// How long it waited without any progress.
     pub after: Duration,
-    /// Source line of the wait in the kernel: in a collective, one of the library's.
+    /// Source line of the wait in the kernel. In a collective, this is a line of the library.
     pub at: Option<SourceLine>,
     /// The user's call that waited.
     pub call: Option<Call>,
@@ -149,7 +154,7 @@ pub struct Timeout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Before the first launch: the ranks compare what they are about to do.
+    /// Before the first launch, where the ranks compare what they are about to do.
     Meeting,
     /// In a launch.
     Launch,
@@ -216,7 +221,7 @@ impl fmt::Display for Timeout {
     }
 }
 
-/// The words of [`RunError::PeerFailed`].
+/// The message of [`RunError::PeerFailed`].
 fn peer_failed(f: &mut fmt::Formatter<'_>, cause: &Cause, during: Option<&During>) -> fmt::Result {
     write!(f, "the transport is broken: {cause}")?;
     if let Some(During { call, what }) = during {
@@ -254,7 +259,7 @@ errors! {
 }
 
 impl RunError {
-    /// The misuses of the language that this error lists, each with the user's line; empty for other kinds of error.
+    /// The misuses of the language that this error lists, each with the user's line; empty for other kinds of errors.
     pub fn misuses(&self) -> &[Misuse] {
         match self {
             RunError::Build(error) => error.misuses(),

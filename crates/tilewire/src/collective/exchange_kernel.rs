@@ -1,4 +1,4 @@
-//! The kernel of an exchange: for each leg a schedule, with the hooks in it.
+//! The kernel of an exchange: a schedule for each leg, including the hooks.
 
 use super::algorithm::Algorithm;
 use super::flow::Flow;
@@ -19,7 +19,7 @@ use crate::transport::Protocol;
 use crate::transport::layout::Side;
 use std::rc::Rc;
 
-/// An exchange whose kernel is traced.
+/// An exchange whose kernel is being traced.
 #[derive(Clone, Copy)]
 pub(super) struct ExchangeKernel<'e, 'h> {
     pub plan: &'e Itinerary,
@@ -29,7 +29,7 @@ pub(super) struct ExchangeKernel<'e, 'h> {
     pub link: &'e dyn Transport,
 }
 
-/// Declares the parameters and gives every leg its role.
+/// Declares the parameters and assigns a role to every leg.
 pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     let ExchangeKernel { plan, legs, .. } = exchange;
     if plan.algorithm == Algorithm::Ring && !legs.rounds.is_empty() {
@@ -37,7 +37,8 @@ pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     }
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
     let one_each = sends <= 1 && receives <= 1;
-    // What is sent and what is received may go by more blocks, or in other ways: then some have nothing to do in one of them.
+    // Sending and receiving legs may use different numbers of blocks, or travel differently. Some blocks then have
+    // nothing to do in one of them.
     let blocks = legs.all().map(|leg| leg.tiling.blocks()).max().unwrap_or(1);
     let copies = if legs.all().any(in_turns) { plan.facts.copies } else { 1 };
     let code = |leg| {
@@ -79,12 +80,13 @@ pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     all.trace(k, plan.layout);
 }
 
-/// Whether copies of a role share out the steps of a leg.
+/// True if copies of a role share the steps of a leg.
 fn in_turns(leg: &Leg) -> bool {
     matches!(leg.protocol, Protocol::Staged { .. } | Protocol::Bulk { .. })
 }
 
-/// Gathers round a ring: the legs say what is produced and what is kept, and only the neighbours are talked to.
+/// Gathers around a ring. The legs determine what is produced and what is stored, but a rank communicates only with its
+/// neighbours.
 fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     let ExchangeKernel { plan, legs, hooks, link, .. } = exchange;
     let body = |leg| -> Body<'_, '_, 't> { Body::own(exchange, k, leg) };
@@ -96,7 +98,8 @@ fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     let staged = StagedPlan::new(&first.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
     let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
-    // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
+    // The own chunk first, which may already be where it belongs. The others follow, ordered by how many ranks before
+    // this one they come from.
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
     let kept: Vec<_> = [legs.own.as_ref()].into_iter().chain(received).map(|leg| leg.map(body)).collect();
     k.blocks(tiling.blocks() as u32);
@@ -116,12 +119,12 @@ fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
 struct Body<'e, 'h, 't> {
     exchange: ExchangeKernel<'e, 'h>,
     leg: &'e Leg,
-    /// What reaches the peer; none for the rank's own chunk.
+    /// The link to the peer; `None` for the rank's own chunk.
     peer: Option<Peer<'t>>,
     scene: Scene<'t>,
-    /// The rank's own chunk, if it has no leg of its own but goes with this one.
+    /// The rank's own chunk, if it has no separate leg but travels with this one.
     kept: Option<Scene<'t>>,
-    /// Input or output as words, where the leg copies whole words in packets.
+    /// Input or output as words, if the leg copies whole words in packets.
     words: Option<View<'t, u64>>,
 }
 
@@ -148,7 +151,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
     fn own(exchange: ExchangeKernel<'e, 'h>, k: &Block<'t>, leg: &'e Leg) -> Self {
         let (ExchangeKernel { plan, hooks, flow, link, .. }, len) = (exchange, leg.tiling.len());
         let positions = |shape: &Option<Shape>| shape.as_ref().map_or(len, |shape| shape.rows * shape.cols);
-        // Where this rank has no chunk of its own, what it gave stands there by length, and cannot be written.
+        // If this rank has no such chunk, the tensor it passed stands in for its length, and cannot be written.
         let input = match &leg.inp {
             Some(inp) => k.any_input(inp).named("input"),
             None => k.any_input(&plan.inp).resized(positions(&hooks.input_shape)),
@@ -157,7 +160,8 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
             Some(out) => k.any_output(out).named("output"),
             None => k.any_input(&plan.out).named("input"),
         };
-        // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
+        // This rank may send more than it receives. Its output then stands for the peer's, with the length of the
+        // peer's.
         let sends = leg.side == Side::Send && leg.peer != link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
         let holds = if leg.inp.is_some() { Holds::Input } else { Holds::NoInput };
@@ -168,7 +172,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
         Body { exchange, leg, peer: None, scene, kept: None, words: None }
     }
 
-    /// A leg without a wire, or a share of it.
+    /// Runs a leg without a wire, or a share of it.
     fn run_own(&self, r: &RoleCtx<'t>, share: Share) {
         let (ExchangeKernel { plan, hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
         let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
@@ -245,8 +249,8 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
     }
 }
 
-/// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one. The peer may pack its
-/// elements all the same, so a block's part must be whole words.
+/// The memory as words, if a leg of packets copies it unchanged, so that elements need not be packed one by one. The
+/// peer may still pack its elements, so a block's part must consist of whole words.
 fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
     let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();

@@ -1,4 +1,4 @@
-//! Exchanges, planned: every route with its tensors, its tiles and its protocol, checked against the transport.
+//! Plans exchanges: every route with its tensors, its tiles and its protocol, checked against the transport.
 
 use super::algorithm::Algorithm;
 use super::config::Primitive;
@@ -19,11 +19,11 @@ use crate::transport::layout::Side;
 use crate::transport::{LinkKind, Protocol, Rank, TransferError};
 use crate::vm::{Kept, Traffic};
 
-/// What an exchange will do.
+/// Plans an exchange.
 pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itinerary, RunError> {
     let link = request.link();
     let facts = WorldFacts::of(link);
-    // The output tells which window it is, where this rank has one.
+    // The output identifies the window, if this rank has an output.
     let has_output = !matches!(pattern, Pattern::Pair { from: None, .. });
     let of_output = request.windows.iter().find(|window| has_output && window.own.is(request.out.memory()));
     let window = of_output.or(request.windows.last());
@@ -49,7 +49,7 @@ struct Planner<'p, 'h, 'l> {
     request: &'p Request<'h, 'l>,
     pattern: Pattern,
     link: &'l dyn Transport,
-    /// The one that `direct` writes.
+    /// The window that `direct` writes.
     window: Option<&'p WindowOf>,
     layout: Rounds,
     facts: WorldFacts,
@@ -83,24 +83,24 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         Ok(legs)
     }
 
-    /// Whether a rank's own chunk is where it must be already.
+    /// True if a rank's own chunk is already where it belongs.
     fn in_place(&self, own: &Leg) -> bool {
         let same = |inp: &AnyTensor, out: &AnyTensor| inp.memory().is(out.memory()) && inp.ty() == out.ty();
         let there = own.inp.as_ref().zip(own.out.as_ref()).is_some_and(|(inp, out)| same(inp, out));
         there && self.hooks().is_copy()
     }
 
-    /// Positions of the chunk that is sent.
+    /// Number of positions in the chunk that is sent.
     fn sent(&self) -> usize {
         let shape = self.hooks().output_shape.as_ref().map(|shape| shape.rows * shape.cols);
         shape.or(self.request.send_len).unwrap_or(self.request.inp.len())
     }
 
-    /// Positions of the chunk that a route moves.
+    /// Number of positions in the chunk that a route moves.
     fn positions(&self, route: &Route) -> Result<usize, TransferError> {
         match (self.pattern, route.side) {
             (Pattern::Pair { .. }, Side::Send) => Ok(self.sent()),
-            // Only the root has an output; what it says is compared with what the others say.
+            // Only the root has an output. Its length is compared with what the others say.
             (Pattern::Gather { root }, _) if root != self.link.rank() => Ok(self.sent()),
             _ => Ok(route.output.range("the output", self.request.out.len(), self.facts.ranks)?.len()),
         }
@@ -141,17 +141,18 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         let window = self.window.filter(|_| matches!(way.protocol, Protocol::Direct { .. }) && !is_own);
         let window = window.filter(|_| side == Side::Send).map(|window| {
             let (first, bytes) = self.window_range(&route, len);
-            // A transfer uses the window from its start on, however long it is.
+            // A transfer uses the window from its start, whatever the window's length.
             let bytes = if self.pattern.is_collective() { bytes } else { window.bytes_of(peer) };
             window.part_of(peer, first, bytes)
         });
-        // Copies of a role share out tiles; where there are none, the fewer the better.
+        // Copies of a role share the tiles. Without copies, fewer tiles are better.
         let tiling = if is_own && self.facts.copies == 1 { tiling.bands(way.granule) } else { tiling };
         Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, window, keeps: None })
     }
 
-    /// Lets the first leg that sends keep the rank's own chunk, where that pays. On a CPU, where one thread takes leg after leg; and only of copies,
-    /// since hooks may give every peer something else.
+    /// Lets the first sending leg store the rank's own chunk, if that pays. This is only for a CPU, where one thread
+    /// runs the legs one after another. It is also only for copies, since hooks may produce a different value for every
+    /// peer.
     fn keep(&self, legs: &mut Legs) -> Option<Kept> {
         let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
         let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
@@ -159,7 +160,8 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && !self.facts.on_gpu();
         let how = if kept.is(sent) { Kept::Same } else { Kept::Other };
         let alike = own.tiling.len() == leg.tiling.len();
-        // Blocks and rounds of their own may have threads of their own, and what is not memory takes its time to say that it is ready.
+        // Separate blocks or rounds may have separate threads, and a link that is not memory takes time to report that
+        // it is ready.
         let alone = leg.tiling.blocks() == 1 && self.layout == Rounds::Roles;
         let is_memory = self.link.link(leg.peer).kind == LinkKind::Shm;
         let pays = self.request.keeps || how.pays(sent.bytes());
@@ -173,7 +175,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         Some(how)
     }
 
-    /// Lengths that do not fit each other.
+    /// Lengths that do not match each other.
     fn faults(&self, legs: &Legs) -> Vec<(SourceLine, MisuseKind)> {
         let (hooks, mut faults) = (self.hooks(), Vec::new());
         let mut check = |what, is, must| {
@@ -195,7 +197,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         faults
     }
 
-    /// First byte and bytes of the receiver's window that a route writes.
+    /// The first byte, and the number of bytes, that a route writes in the receiver's window.
     fn window_range(&self, route: &Route, len: usize) -> (usize, usize) {
         let bytes = len * self.hooks().types[0].size();
         match route.lands {
@@ -204,7 +206,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         }
     }
 
-    /// What `direct` cannot do with this window.
+    /// Refuses what `direct` cannot do with this window.
     fn check_direct(&self, way: &Way, side: Side) -> Result<(), TransferError> {
         let (protocol @ Protocol::Direct { .. }, Some(window)) = (way.protocol, self.window) else {
             return Ok(());
@@ -232,7 +234,7 @@ impl WindowOf {
         TransferError::WindowTooShort { rank, bytes: has, needed: first + bytes }
     }
 
-    /// Bytes that may be written from where a route lands.
+    /// Number of bytes that may be written from where a route lands.
     fn reached(&self, route: &Route, (first, _): (usize, usize)) -> usize {
         let all = match route.side {
             Side::Send => self.bytes_of(route.peer),
@@ -242,7 +244,7 @@ impl WindowOf {
     }
 }
 
-/// Nothing that is read may be written: not by what arrives, and not by the rank's own chunk.
+/// No memory that is read may be written, neither by arriving data nor by the rank's own chunk.
 fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
     let own = legs.own.iter();
     let sends = legs.rounds.iter().filter_map(|[send, _]| send.as_ref());
@@ -257,7 +259,7 @@ fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
     Ok(())
 }
 
-/// The output lies over this part of the input.
+/// The error for an output that overlaps this part of the input.
 pub(super) fn over_the_input(memory: &Memory) -> TransferError {
     TransferError::Overlap { what: "the input".to_string(), bytes: memory.bytes() }
 }

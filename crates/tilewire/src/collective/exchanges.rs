@@ -1,4 +1,4 @@
-//! Exchanges: every one is an [`Exchange`] with another pattern, in one launch.
+//! Exchanges: each is an [`Exchange`] with its own pattern, in one launch.
 
 use super::builder::Exchange;
 use super::error::RunError;
@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 use crate::transport::Rank;
 use std::time::Duration;
 
-/// Sends a tensor to a rank, which receives it by [`recv`].
+/// Sends a tensor to a rank, which receives it with [`recv`].
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -35,14 +35,14 @@ use std::time::Duration;
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// There is no output on this side: a hook that writes `c.output` is a misuse.
+/// This side has no output: a hook that writes `c.output` is a misuse.
 #[track_caller]
 pub fn send<'h, 'l, In: Element>(link: &'l dyn Transport, inp: &Tensor<In>, to: Rank) -> Exchange<'h, 'l, In, In, In> {
     Exchange::over(Operation::Exchange(Pattern::Pair { to: Some(to), from: None }), link, inp, inp)
 }
 
-/// Receives into a tensor what a rank sends by [`send`]: as many elements as the tensor has, of its type unless
-/// [`Exchange::carries`] says otherwise.
+/// Receives the data that a rank sends with [`send`] into a tensor. It expects as many elements as the tensor has, of
+/// the tensor's type unless [`Exchange::carries`] specifies another.
 #[track_caller]
 pub fn recv<'h, 'l, Out: Element>(
     link: &'l dyn Transport,
@@ -52,7 +52,7 @@ pub fn recv<'h, 'l, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Pair { to: None, from: Some(from) }), link, out, out)
 }
 
-/// Sends a tensor to one rank and receives from one, the same or another, at the same time.
+/// Sends a tensor to one rank and simultaneously receives from one, which may be the same rank or another.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -89,8 +89,8 @@ pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Pair { to: Some(to), from: Some(from) }), link, out, inp)
 }
 
-/// Chunk `p` of the input goes to rank `p`, and becomes chunk `rank` of its output: both tensors have one equal chunk for each rank.
-/// Collective: all ranks call it.
+/// Sends chunk `p` of the input to rank `p`, where it becomes chunk `rank` of the output. Both tensors have one chunk
+/// per rank, all of equal size. Collective: all ranks call it.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -112,8 +112,9 @@ pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// A rank's own chunk passes both hooks too, without the wire. In a hook, `c.input` and `c.output` are the chunks for the peer of the leg,
-/// `c.shard()` is the chunk of the receiver's output. Output and input must not overlap.
+/// A rank's own chunk also passes through both hooks, but not over the wire. In a hook, `c.input` and `c.output` are
+/// the chunks for the peer of the leg, and `c.shard()` is the chunk of the receiver's output. Output and input must not
+/// overlap.
 #[track_caller]
 pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,
@@ -123,10 +124,10 @@ pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::AllToAll), link, out, inp)
 }
 
-/// The inputs of all ranks, in rank order, become the output of every rank. Collective.
+/// Concatenates the inputs of all ranks, in rank order, into the output of every rank. Collective.
 ///
-/// In place where the input is this rank's chunk of the output, and no hook is given. What `produce` gives ends in the outputs of all ranks, so
-/// it has no `c.peer()`.
+/// In place is allowed if the input is this rank's chunk of the output and there are no hooks. The value from `produce`
+/// goes to the outputs of all ranks, so `c.peer()` is not available there.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -150,10 +151,10 @@ pub fn all_gather<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::AllGather), link, out, inp)
 }
 
-/// The input of `root` becomes the output of every rank. Collective; the input of the others is not looked at.
+/// Copies the input of `root` to the output of every rank. Collective. The inputs of the other ranks are ignored.
 ///
-/// In place where the output of the root is its input, and no hook is given. What `produce` gives ends in the outputs of all ranks, so it has no
-/// `c.peer()`.
+/// In place is allowed if the root's output is its input and there are no hooks. The value from `produce` goes to the
+/// outputs of all ranks, so `c.peer()` is not available there.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -178,7 +179,8 @@ pub fn broadcast<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Broadcast { root }), link, out, inp)
 }
 
-/// The inputs of all ranks, in rank order, become the output of `root`. Collective; the output of the others is not looked at.
+/// Concatenates the inputs of all ranks, in rank order, into the output of `root`. Collective. The outputs of the other
+/// ranks are ignored.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -204,7 +206,8 @@ pub fn gather<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Gather { root }), link, out, inp)
 }
 
-/// Chunk `p` of the input of `root` becomes the output of rank `p`. Collective; the input of the others is not looked at.
+/// Copies chunk `p` of the input of `root` to the output of rank `p`. Collective. The inputs of the other ranks are
+/// ignored.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -229,9 +232,9 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Scatter { root }), link, out, inp)
 }
 
-/// A barrier: a launch is over when all ranks have launched it. On the CPU that is when `run` returns;
-/// on a GPU what comes after it on the stream waits so long. What a rank's host wrote to shared memory before is not published by it: that
-/// is what the other collectives are for.
+/// A barrier: a launch ends once all ranks have launched it. On the CPU, `run` returns at that point. On a GPU, later
+/// work on the stream waits until then. The barrier does not publish what a rank's host wrote to shared memory earlier;
+/// use the other collectives for that.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -258,7 +261,7 @@ pub fn barrier<'l>(link: &'l dyn Transport) -> Barrier<'l> {
     Barrier { link, deadline: link.deadline(), at: SourceLine::caller() }
 }
 
-/// A [`barrier`] being built.
+/// A builder for a [`barrier`].
 #[must_use = "nothing happens before run() or build()"]
 pub struct Barrier<'l> {
     link: &'l dyn Transport,
@@ -267,15 +270,15 @@ pub struct Barrier<'l> {
 }
 
 impl<'l> Barrier<'l> {
-    /// How long a wait may last without progress; the world's deadline by default, `None`: forever.
+    /// How long a wait may last without progress. The default is the world's deadline; `None` means forever.
     pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
         self.deadline = deadline.into();
         self
     }
 
-    /// Builds it, and tells the other ranks of it; see [`Exchange::build`].
+    /// Builds the barrier and announces it to the other ranks; see [`Exchange::build`].
     pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
-        // An element of eight bytes is a packet by itself: nothing is packed.
+        // An element of eight bytes fills a packet by itself, so no packing is needed.
         let zeros = |len| match self.link.seat() {
             Some(seat) => seat.stream.device().zeros::<u64>(len),
             None => Ok(Tensor::zeros(len)),
@@ -285,7 +288,7 @@ impl<'l> Barrier<'l> {
         exchange.deadline(self.deadline).build()
     }
 
-    /// Builds and launches it once.
+    /// Builds the barrier and launches it once.
     pub fn run(self) -> Result<(), RunError> {
         self.build()?.run()
     }

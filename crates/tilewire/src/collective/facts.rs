@@ -1,4 +1,4 @@
-//! What is known of the machines of a world: all that decisions depend on besides the message, the knobs and the link.
+//! The facts about a world's machines: everything that decisions depend on besides the message, the knobs and the link.
 
 use crate::cuda::Device;
 use crate::link::Transport;
@@ -6,35 +6,36 @@ use crate::schedule::BulkPlan;
 use crate::transport::{LinkKind, Rank};
 use crate::vm::Processor;
 
-/// What decisions that ranks must agree in may depend on: plain data, so that all ranks can have the same.
+/// The facts that decisions may depend on if all ranks must agree on them. They are plain data, so that all ranks can
+/// have the same.
 ///
-/// Today each rank fills in its own machine, which is right where all ranks are on one. Ranks of several machines agree on these at the
-/// rendezvous, and nothing that decides need change for that.
+/// Each rank fills in its own machine, which is correct if all ranks are on one machine. Ranks on several machines
+/// would agree on these facts at the rendezvous, without any change to the deciding code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorldFacts {
     pub ranks: usize,
     pub machine: Machine,
-    /// Whether all ranks reach each other through memory of one host.
+    /// True if all ranks reach each other through the memory of one host.
     pub in_memory: bool,
-    /// Copies of a role that share out the steps of a leg.
+    /// Copies of a role that share the steps of a leg.
     pub copies: u32,
 }
 
-/// What runs the kernels.
+/// The machine that runs the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Machine {
     Cpu(Processor),
     Gpu {
-        /// Ranks that share a device, at most.
+        /// Maximum number of ranks that share a device.
         sharers: usize,
         multiprocessors: usize,
-        /// Shared memory of a block.
+        /// Bytes of shared memory per block.
         shared_bytes: usize,
     },
 }
 
 impl Machine {
-    /// A GPU, of at most this many ranks.
+    /// A GPU shared by at most this many ranks.
     pub(super) fn of(device: &Device, sharers: usize) -> Machine {
         let (multiprocessors, shared_bytes) = (device.multiprocessors(), device.target().shared_bytes());
         Machine::Gpu { sharers, multiprocessors: multiprocessors as usize, shared_bytes: shared_bytes as usize }
@@ -56,13 +57,13 @@ impl WorldFacts {
         matches!(self.machine, Machine::Gpu { .. })
     }
 
-    /// Whether kernels have the form that suits a GPU: there, and in rehearsals of one.
+    /// True if kernels take the form that suits a GPU: on a GPU, and in rehearsals of one.
     pub(super) fn for_gpu(&self) -> bool {
         self.on_gpu() || self.copies > 1
     }
 
-    /// What bulk copies of a role go through, in bytes: each of two roles of a block has whole slots of the largest in its half of the shared
-    /// memory, and the rest is left for what their hooks exchange.
+    /// Bytes of scratch for the bulk copies of a role. Each of a block's two roles has whole slots of the largest size
+    /// in its half of the shared memory. The rest is left for the values that their hooks exchange.
     pub(super) fn bulk_scratch(&self) -> usize {
         match self.machine {
             Machine::Cpu(_) => BulkPlan::SCRATCH,

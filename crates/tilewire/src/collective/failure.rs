@@ -1,11 +1,11 @@
-//! A peer's failure and a timeout, however they were noticed: where the errors of engines and transports become the two of [`RunError`].
+//! Maps the errors of engines and transports to the two variants of [`RunError`] for a peer's failure and a timeout.
 //!
 //! ```text
 //!   LaunchError::Aborted   CudaError::Aborted   TransferError::Broken   TransportError::Broken, ::Peer   ──▶ RunError::PeerFailed
 //!   LaunchError::Timeout   CudaError::Timeout   TransportError::NotMet, ::NotClosed                      ──▶ RunError::Timeout
 //! ```
-//! Nothing else in this folder looks at the left column. What a stage's error does not know (the late rank, the user's call) is added by the
-//! launch or the meeting that it ended.
+//! Nothing else in this folder looks at the left column. The launch or meeting that the error ended adds what the error
+//! itself does not know: the late rank and the user's call.
 
 use super::call::Call;
 use super::error::{Deadlock, During, Mismatch, OtherOperation, RunError, Stage, Timeout};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl RunError {
-    /// The failure that a cause tells of.
+    /// The failure that a cause describes.
     fn peer_failed(cause: Cause, what: String) -> RunError {
         let during = (!what.is_empty()).then(|| Box::new(During { call: None, what }));
         RunError::PeerFailed { rank: Rank::new(cause.rank as u32), cause, during }
     }
 
-    /// Adds the user's call, where the error is one of a wait.
+    /// Adds the user's call, if the error ended a wait.
     pub(super) fn during(mut self, made: &Call) -> RunError {
         match &mut self {
             RunError::Timeout(timeout) => {
@@ -43,7 +43,7 @@ impl RunError {
 }
 
 impl Timeout {
-    /// A wait of which no more is known than who waited for whom.
+    /// A wait of which only the waiting rank and its peer are known.
     fn new(stage: Stage, rank: Rank, peer: Option<Rank>, op: String, after: Duration) -> Timeout {
         Timeout {
             rank,
@@ -65,7 +65,7 @@ impl Timeout {
 }
 
 impl Mismatch {
-    /// As all ranks of a transport are told of it.
+    /// The form in which all ranks of a transport are told.
     pub(super) fn verdict(&self) -> Verdict {
         let Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } = self.clone();
         let (here, there) = ((rank.index(), [mine, here]), (peer.index(), [theirs, there]));
@@ -184,7 +184,7 @@ impl From<TransportError> for RunError {
     }
 }
 
-/// What an abort word says; a word of nobody's is blamed on the rank that saw it.
+/// The cause in an abort word. A word that names no rank is blamed on the rank that saw it.
 fn cause_of(word: u64, rank: usize) -> Cause {
     Cause::from_word(word).unwrap_or(Cause { code: AbortCode::Failed, rank, reason: 0 })
 }

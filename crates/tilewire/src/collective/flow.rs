@@ -1,5 +1,5 @@
-//! From whose inputs to whose outputs a value goes: what `c.peer()`, `c.recv_peer()` and `c.shard()` are, by the collective and the leg, and by
-//! nothing else. Sizes, algorithms and protocols have no say in it.
+//! Whose inputs a value comes from, and whose outputs it ends in. This defines `c.peer()`, `c.recv_peer()` and
+//! `c.shard()`. They depend only on the collective and the leg, never on sizes, algorithms or protocols.
 //!
 //! ```text
 //!                                 in one output                                  in the outputs of all
@@ -19,13 +19,13 @@ use super::pattern::Pattern;
 use crate::hook::{AnyCtxBuilder, Several};
 use crate::transport::Rank;
 
-/// The way of a value through a collective.
+/// The path of a value through a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     collective: &'static str,
-    /// Whose inputs it comes from.
+    /// The ranks whose inputs it comes from.
     from: Ranks,
-    /// Whose outputs it ends in.
+    /// The ranks whose outputs it ends in.
     to: Ranks,
     shard: Shard,
 }
@@ -36,14 +36,14 @@ enum Ranks {
     All,
 }
 
-/// What shards are numbered by.
+/// How shards are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shard {
-    /// The rank whose input the value comes from.
+    /// By the rank whose input the value comes from.
     Origin,
-    /// The rank whose output it ends in.
+    /// By the rank whose output it ends in.
     Destination,
-    /// So many positions are a shard.
+    /// By position: a shard has this many positions.
     Positions(usize),
 }
 
@@ -70,7 +70,8 @@ impl Kind {
 }
 
 impl Flow {
-    /// Names ranks for a produce hook whose value ends in the output of `to`, or of all. What is not set is this rank.
+    /// Sets the ranks for a produce hook whose value ends in the output of `to`, or of all ranks. Fields left unset
+    /// mean this rank.
     pub(super) fn producing<'t>(self, c: AnyCtxBuilder<'t>, to: Rank) -> AnyCtxBuilder<'t> {
         let c = match self.to {
             Ranks::One => c.peer(to.number()),
@@ -90,7 +91,8 @@ impl Flow {
         }
     }
 
-    /// Names ranks for a consume hook whose value comes from the input of `from`, or of all. What is not set is this rank.
+    /// Sets the ranks for a consume hook whose value comes from the input of `from`, or of all ranks. Fields left unset
+    /// mean this rank.
     pub(super) fn consuming<'t>(self, c: AnyCtxBuilder<'t>, from: Rank) -> AnyCtxBuilder<'t> {
         let c = match self.from {
             Ranks::One => c.recv_peer(from.number()),

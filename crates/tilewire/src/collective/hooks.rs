@@ -1,4 +1,4 @@
-//! The two hooks of a collective and the shape of its chunks: what every builder collects.
+//! The two hooks of a collective and the shape of its chunks, as every builder collects them.
 
 use super::error::RunError;
 use crate::hook::{
@@ -10,12 +10,12 @@ use crate::transport::TransferError;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A produce hook: the user's closure behind one type, so that nothing below the builders is compiled for it.
+/// A produce hook: the user's closure behind one type, so that nothing below the builders is compiled per closure.
 pub(super) type ProduceHook<'h> = dyn for<'t> Fn(&AnyCtx<'t>) -> Payload<'t> + 'h;
 /// A consume hook.
 pub(super) type ConsumeHook<'h> = dyn for<'t> Fn(&AnyCtx<'t>, Payload<'t>) + 'h;
 
-/// Rows and columns, and who said so.
+/// Rows and columns, and the line that specified them.
 #[derive(Clone)]
 pub(super) struct Shape {
     pub rows: usize,
@@ -23,16 +23,16 @@ pub(super) struct Shape {
     pub at: SourceLine,
 }
 
-/// What a user said about the elements of a collective.
+/// The user's settings for the elements of a collective.
 pub(super) struct Hooks<'h> {
     produce: Rc<ProduceHook<'h>>,
-    /// The types of what `produce` gives to `consume`.
+    /// The types that `produce` passes to `consume`.
     pub types: &'static [Type],
     /// The element types of the input and the output.
     elements: [Type; 2],
-    /// Where the hooks were given: a mistake in one of the library's is reported there.
+    /// Where the hooks were given. A mistake in one of the library's hooks is reported there.
     given_at: [SourceLine; 2],
-    /// Whether `produce` is the default: it copies the input.
+    /// True if `produce` is the default, which copies the input.
     pub copies: bool,
     consume: Option<Rc<ConsumeHook<'h>>>,
     pub input_shape: Option<Shape>,
@@ -45,7 +45,7 @@ pub(super) struct Hooks<'h> {
 }
 
 impl<'h> Hooks<'h> {
-    /// No hooks: the input, of elements of `types`, is copied.
+    /// No hooks: copies the input, whose elements are of `types`.
     pub(super) fn copy(types: &'static [Type], output: Type, at: SourceLine) -> Self {
         let line = at.clone();
         Hooks {
@@ -90,12 +90,12 @@ impl<'h> Hooks<'h> {
         self.output_shape = Some(Shape { rows, cols, at: SourceLine::caller() });
     }
 
-    /// Whether there are none: what is sent is copied, and stored.
+    /// True if there are no hooks: the input is copied and stored.
     pub(super) fn is_copy(&self) -> bool {
         self.copies && self.stores()
     }
 
-    /// Whether `consume` is the default: it stores.
+    /// True if `consume` is the default, which stores.
     pub(super) fn stores(&self) -> bool {
         self.consume.is_none()
     }
@@ -118,10 +118,10 @@ impl<'h> Hooks<'h> {
         }
     }
 
-    /// A hash of what the hooks do to one chunk, as `map` would run them: the same on all ranks whose hooks are the same program with the same
-    /// constants, whatever the collective's algorithm, protocol and length.
+    /// A hash of what the hooks do to one chunk, as `map` would run them. It is the same on all ranks whose hooks are
+    /// the same program with the same constants, whatever the collective's algorithm, protocol and length.
     pub(super) fn hash(&self) -> Result<u64, BuildError> {
-        // Stands for the length of a chunk that has no shape.
+        // Stands for the length of a chunk without a shape.
         const LEN: usize = 1 << 12;
         let len = |shape: &Option<Shape>| shape.as_ref().map_or(LEN, |shape| shape.rows * shape.cols);
         let [input, output] = self.elements;
@@ -134,7 +134,8 @@ impl<'h> Hooks<'h> {
         Ok(ir::fingerprint(&traced.kernel))
     }
 
-    /// Whether the hooks may have this tensor, or a chunk as long, for input and output: every element reads only the position that it writes.
+    /// Checks that the hooks may use this tensor, or a chunk of the same length, as both input and output: every
+    /// element must read only the position that it writes.
     pub(super) fn check_in_place(&self, x: &AnyTensor) -> Result<(), RunError> {
         let overlap = OverlapCheck::default();
         kernel_at("hooks", self.at.clone(), |k| {
@@ -183,12 +184,12 @@ pub(super) fn chunk<'t>(view: View<'t, ()>, holds: Holds, shape: &Option<Shape>)
     }
 }
 
-/// Looks, in a kernel whose hooks are traced, for reads of memory that is written meanwhile.
+/// Looks for reads of memory that is written in the same launch, in a kernel whose hooks are traced.
 #[derive(Default)]
 pub(super) struct OverlapCheck(RefCell<Option<Overlap>>);
 
 impl OverlapCheck {
-    /// `output`: what the kernel, or a peer, writes during the launch.
+    /// `output`: the memory that the kernel, or a peer, writes during the launch.
     pub(super) fn look(&self, k: &Block<'_>, output: &Memory) {
         self.0.replace(k.overlap(output));
     }

@@ -6,7 +6,7 @@
 //!                                             ├─▶ explain()     for people
 //!                                             └─▶ launch        which stores go around the cache
 //! ```
-//! All that is decided is decided before it is made, and whatever comes after reads it here.
+//! Everything is decided before anything is built, and all later stages read the decisions here.
 
 use super::algorithm::{Algorithm, ReduceOp};
 use super::call::Call;
@@ -23,7 +23,7 @@ use crate::transport::{LinkShape, Protocol, Rank};
 use crate::vm::Traffic;
 use std::ops::Range;
 
-/// Why a plan cannot be refused where a kernel is traced.
+/// Why tracing a kernel can no longer refuse its plan.
 pub(super) const CHECKED: &str = "slots and blocks were checked when it was decided how to travel";
 
 /// What one rank of a collective will do.
@@ -34,60 +34,60 @@ pub(super) struct Itinerary {
     pub out: AnyTensor,
     pub inp: AnyTensor,
     pub algorithm: Algorithm,
-    /// How its rounds share the launch.
+    /// How the rounds share the launch.
     pub layout: Rounds,
     pub facts: WorldFacts,
     pub warps: Warps,
-    /// What travels for a position: the parts, and how many neighbours share the last.
+    /// The payload of a position: its parts, and how many neighbours share the last one.
     pub payload: (&'static [Type], usize),
-    /// What names the windows it goes through, on all ranks.
+    /// A name, the same on all ranks, for the windows it uses.
     pub windows: Option<String>,
-    /// Whether input and output are the same memory, which the hooks touch only where they are.
+    /// True if input and output are the same memory. A hook then touches only its own position.
     pub in_place: bool,
     pub work: Work,
-    /// What the launch moves, in sizes.
+    /// The sizes of what the launch moves.
     pub traffic: Traffic,
-    /// What is wrong with the call, and shown with what is wrong with its hooks.
+    /// Faults of the call, reported together with those of its hooks.
     pub faults: Vec<(SourceLine, MisuseKind)>,
 }
 
-/// What there is to do.
+/// The work to be done.
 pub(super) enum Work {
-    /// Hooks over a whole tensor, by blocks that each have a share of its rows, or of its elements.
+    /// Hooks over a whole tensor. Each block has a share of its rows, or of its elements.
     Map { blocks: usize, share: usize },
-    /// Chunks, from rank to rank.
+    /// Chunks that move from rank to rank.
     Legs(Legs),
-    /// Shards of what all ranks combine.
+    /// Shards that all ranks combine.
     Shards(Shards),
 }
 
 /// The legs of one rank.
 pub(super) struct Legs {
-    /// From this rank to itself; none where there is nothing to do for it, or another leg does it.
+    /// From this rank to itself. `None` if there is nothing to do for it, or if another leg does it.
     pub own: Option<Leg>,
-    /// Of each round what is sent and what is received.
+    /// The sending and the receiving leg of each round.
     pub rounds: Vec<[Option<Leg>; 2]>,
 }
 
-/// One leg of an exchange: what is sent to, or received from, a peer, or passed to oneself.
+/// One leg of an exchange: a chunk that is sent to a peer, received from a peer, or passed to the rank itself.
 pub(super) struct Leg {
     pub peer: Rank,
     pub side: Side,
-    /// The chunks of the hooks; `None` where this rank has none, and only a length stands for it.
+    /// The chunks of the hooks. `None` if this rank has no such chunk and only its length is known.
     pub inp: Option<AnyTensor>,
     pub out: Option<AnyTensor>,
     pub tiling: Tiling,
     pub protocol: Protocol,
-    /// The constants of the link it goes over.
+    /// The constants of the link it uses.
     pub link: LinkShape,
-    /// Where it is written, by `direct`.
+    /// The memory that `direct` writes.
     pub window: Option<Memory>,
-    /// The own leg, where that is not one of its own: this one keeps the rank's own chunk while it sends another.
+    /// The rank's own leg, if it is not separate: this leg stores the rank's own chunk while it sends another.
     pub keeps: Option<Box<Leg>>,
 }
 
 impl Legs {
-    /// All legs, those to peers first.
+    /// All legs, starting with those to peers.
     pub(super) fn all(&self) -> impl Iterator<Item = &Leg> {
         let to_peers = self.rounds.iter().flatten().flatten();
         let kept = to_peers.clone().filter_map(|leg| leg.keeps.as_deref());
@@ -95,43 +95,43 @@ impl Legs {
     }
 }
 
-/// A reduction: every rank combines its shard.
+/// A reduction, in which every rank combines its shard.
 pub(super) struct Shards {
     pub kind: Kind,
     pub op: ReduceOp,
     pub protocol: Protocol,
-    /// The constants of the links to all peers, which are alike.
+    /// The constants of the links to all peers, which are identical.
     pub link: LinkShape,
-    /// One for each rank; the first is the longest.
+    /// One per rank; the first is the longest.
     pub shards: Vec<Shard>,
-    /// What it goes through, where that is windows.
+    /// The windows it uses, if any.
     pub windows: Option<ReachedWindows>,
-    /// Whether packets are sent, taken and combined in one pass.
+    /// True if packets are sent, received and combined in one pass.
     pub swaps: bool,
     /// Warps of a role that has the block to itself.
     pub warps: u32,
 }
 
-/// What one rank combines.
+/// The shard that one rank combines.
 pub(super) struct Shard {
     /// Its positions in the hooks' chunk.
     pub range: Range<usize>,
-    /// Its tiles; in packets of an all-reduce, those of the whole message.
+    /// Its tiles. For an all-reduce in packets, the tiles of the whole message.
     pub tiling: Tiling,
 }
 
-/// What this rank combines of every rank's windows.
+/// The parts of all ranks' windows that this rank combines.
 pub(super) struct ReachedWindows {
-    /// What names the windows, on all ranks.
+    /// A name, the same on all ranks, for the windows.
     pub number: String,
-    /// Of the inputs.
+    /// The windows of the inputs.
     pub input: Vec<Memory>,
-    /// Of the outputs, where all ranks get everything.
+    /// The windows of the outputs, if all ranks get the whole result.
     pub output: Option<Vec<Memory>>,
 }
 
 impl Shards {
-    /// The ranks that shard `s` is accumulated in the order of.
+    /// The ranks in the order in which shard `s` is accumulated.
     pub(super) fn order(&self, s: usize) -> impl ExactSizeIterator<Item = Rank> + use<> {
         let ranks = self.shards.len();
         (0..ranks).map(move |i| Rank::new(s as u32).after(i + 1, ranks))
@@ -141,14 +141,14 @@ impl Shards {
         self.shards[0].tiling.blocks()
     }
 
-    /// The type of what is reduced is `ty`: what partial results travel as.
+    /// The type of partial results on their way, if the reduced type is `ty`.
     pub(super) fn partial(&self, ty: Type) -> &'static [Type] {
         self.op.partial(ty).alone()
     }
 }
 
 impl Itinerary {
-    /// A plan that does this, with chunks of `len` elements: straight, through no window, with nothing wrong.
+    /// A plan for this work with chunks of `len` elements: sent straight, through no window, without faults.
     pub(super) fn of(request: &Request<'_, '_>, facts: WorldFacts, len: usize, work: Work) -> Itinerary {
         let Request { operation, out, inp, hooks, config, .. } = request;
         Itinerary {
@@ -169,7 +169,7 @@ impl Itinerary {
         }
     }
 
-    /// How everything is cut, how it travels, and over what.
+    /// How everything is cut, how it travels, and over which link.
     pub(super) fn tilings(&self) -> Vec<(Tiling, Protocol, LinkShape)> {
         match &self.work {
             Work::Map { .. } => Vec::new(),
@@ -178,7 +178,7 @@ impl Itinerary {
         }
     }
 
-    /// For people: how it travels to and from each peer.
+    /// Describes, for people, how it travels to and from each peer.
     pub(super) fn explain(&self) -> String {
         let on = if self.facts.on_gpu() { "a GPU" } else { "the CPU" };
         let lines: Vec<String> = match &self.work {

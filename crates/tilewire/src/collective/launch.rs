@@ -1,4 +1,4 @@
-//! Kernels over transports: how one is launched so that nothing hangs.
+//! Kernels over transports: launches them so that nothing hangs.
 
 use super::call::Call;
 use super::error::RunError;
@@ -13,22 +13,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A kernel compiled for launches over transports. A launch that fails breaks them all: their counters are undefined then.
+/// A kernel compiled for launches over transports. A failed launch breaks all of them, because their counters are then
+/// undefined.
 ///
-/// It borrows the transports, so none can be closed under it.
+/// It borrows the transports, so none can be closed while it exists.
 pub struct Launch<'l> {
     hosts: Vec<&'l dyn Transport>,
     engine: Engine,
-    /// What was compiled: for people and tools.
+    /// The compiled kernel, for people and tools.
     kernel: Box<Kernel>,
-    /// What the user called, for errors.
+    /// The user's call, for errors.
     call: Call,
     deadline: Option<Duration>,
-    /// The abort words of this rank: polled before every launch, and so found once.
+    /// The abort words of this rank. They are polled before every launch, so they are looked up only once.
     aborts: Vec<Abort>,
 }
 
-/// What runs the kernel.
+/// The engine that runs the kernel.
 #[allow(clippy::large_enum_variant)] // a small message on a CPU is not to follow one more pointer
 enum Engine {
     Cpu(Prepared),
@@ -39,50 +40,52 @@ enum Engine {
 #[derive(Clone, Copy)]
 pub(super) struct LaunchOptions {
     pub deadline: Option<Duration>,
-    /// Waits see the abort word, and sleep on doorbells.
+    /// Waits observe the abort word, and sleep on doorbells.
     pub watched: bool,
-    /// Which stores go around the cache, on a CPU.
+    /// Which stores bypass the cache on a CPU.
     pub stores: StorePolicy,
     /// See [`ptx::Options::unroll`](crate::ptx::Options::unroll).
     pub unroll: u32,
 }
 
 impl<'l> Launch<'l> {
-    /// Compiles a kernel of your own that is bound to this transport. Ranks of one process that share a GPU start together: there a launch
-    /// belongs to the one of the peer that has the same number, counted for every direction between two ranks.
+    /// Compiles a user's own kernel that is bound to this transport. Ranks of one process that share a GPU start
+    /// together. There, a launch pairs with the peer's launch of the same number, counted for each direction between
+    /// two ranks.
     #[track_caller]
     pub fn new(transport: &'l dyn Transport, traced: &Traced) -> Result<Launch<'l>, RunError> {
         Launch::over(&[transport], traced)
     }
 
-    /// Compiles a kernel that is bound to these transports, at least one, all of the same world.
+    /// Compiles a kernel that is bound to these transports. There must be at least one, and all must belong to the same
+    /// world.
     ///
     /// # Panics
-    /// Without a transport.
+    /// If there is no transport.
     #[track_caller]
     pub fn over(hosts: &[&'l dyn Transport], traced: &Traced) -> Result<Launch<'l>, RunError> {
         let deadline = hosts.iter().map(|host| host.deadline()).min_by_key(|d| d.unwrap_or(Duration::MAX));
         Launch::with_deadline(hosts, traced, deadline.flatten())
     }
 
-    /// As [`Launch::over`], with a deadline of its own.
+    /// Like [`Launch::over`], with its own deadline.
     ///
     /// # Panics
-    /// Without a transport.
+    /// If there is no transport.
     #[track_caller]
     pub fn with_deadline(
         hosts: &[&'l dyn Transport],
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        // Anybody may have changed the kernel since it was traced.
+        // The caller may have changed the kernel since it was traced.
         verify(&traced.kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
         let call = Call::of_kernel(&traced.kernel.name, SourceLine::caller());
         let options = LaunchOptions { deadline, watched: true, stores: StorePolicy::default(), unroll: 0 };
         Launch::with(hosts, traced.clone(), options, call)
     }
 
-    /// Compiles a kernel that is as it was traced.
+    /// Compiles a kernel that is unchanged since it was traced.
     pub(super) fn with(
         hosts: &[&'l dyn Transport],
         traced: Traced,
@@ -98,7 +101,7 @@ impl<'l> Launch<'l> {
         let aborts = hosts.iter().filter_map(|host| Some(host.door()?.abort().clone())).collect();
         let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, aborts });
         if let Some(seat) = first.seat() {
-            // A launch has one stream, one abort word and one order of launches.
+            // A launch has one stream, one abort word and one launch order.
             let same =
                 |host: &&dyn Transport| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
             if !hosts.iter().all(same) {
@@ -127,7 +130,7 @@ impl<'l> Launch<'l> {
         ready(Engine::Cpu(prepared), kernel)
     }
 
-    /// Compiles a kernel that waits for nobody: for the CPU, or for the GPU of this seat.
+    /// Compiles a kernel that waits for no other rank: for the CPU, or for the GPU of this seat.
     pub(super) fn alone(traced: Traced, seat: Option<&Seat>, unroll: u32, call: Call) -> Result<Launch<'l>, RunError> {
         let Traced { kernel, args } = traced;
         let engine = match seat {
@@ -143,13 +146,14 @@ impl<'l> Launch<'l> {
         Ok(Launch { hosts, engine, kernel: Box::new(kernel), call, deadline: None, aborts })
     }
 
-    /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
+    /// Runs the kernel. On the CPU, this returns when it has finished. On a GPU, this only starts it, and
+    /// [`Launch::sync`] or a later call reports how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
         if self.takes_shortcut() { Ok(()) } else { self.run_through() }
     }
 
-    /// As [`Prepared::takes_shortcut`]; over a broken transport there is none.
+    /// Like [`Prepared::takes_shortcut`]. A broken transport has no shortcut.
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
@@ -168,7 +172,7 @@ impl<'l> Launch<'l> {
         }
     }
 
-    /// Waits until all launches have ended, and says how. On the CPU they have.
+    /// Waits until all launches have ended, and reports how they ended. On the CPU they already have.
     pub fn sync(&mut self) -> Result<(), RunError> {
         match &mut self.engine {
             Engine::Cpu(_) => Ok(()),
@@ -176,12 +180,12 @@ impl<'l> Launch<'l> {
         }
     }
 
-    /// The kernel as it was traced; names of what it waits in say for which rank.
+    /// The kernel as it was traced. The names of the memory it waits on say which rank it waits for.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// The bytecode, or the PTX, for people.
+    /// The bytecode or the PTX, for people.
     pub fn disassembly(&self) -> String {
         match &self.engine {
             Engine::Cpu(prepared) => prepared.disassembly(),
@@ -189,7 +193,7 @@ impl<'l> Launch<'l> {
         }
     }
 
-    /// What the user called.
+    /// The user's call.
     pub(super) fn call(&self) -> &Call {
         &self.call
     }
@@ -200,8 +204,9 @@ impl<'l> Launch<'l> {
         let Some(first) = self.hosts.first() else { return error };
         let own = |code| Cause { code, rank: first.rank().index(), reason: 0 };
         let late = self.late(&error);
-        // After the lines: a rank whose launch failed shows that it waits until it has set the abort words, so if its line (acquire) was gone,
-        // the cause is there, and `late` may be that rank.
+        // This must come after reading the status lines. A rank whose launch failed still shows as waiting until it has
+        // set the abort words. So if its line (acquire) was already gone, the cause is visible here, and `late` may be
+        // that rank.
         if let (RunError::Timeout(_), Some(cause)) = (&error, self.broken_by_others()) {
             error = TransferError::Broken { cause }.into();
         }
@@ -216,14 +221,15 @@ impl<'l> Launch<'l> {
         let cause = match &error {
             RunError::Timeout(_) => Cause::timed_out(self.hosts[0].rank().index(), late.map(Rank::index)),
             RunError::OtherOperation(_) => own(AbortCode::Mismatched),
-            // Who is told of it must hear what happened first, and not that this rank heard of it.
+            // Other ranks must be told the original cause, not that this rank was told of it.
             RunError::PeerFailed { cause, .. } => *cause,
             // Nothing was started, and nothing is lost.
             RunError::Cuda(CudaError::NotResident { .. } | CudaError::Capturing { .. }) => return error,
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));
-        // Only now: until the abort words are set, the others are to see that this rank waits, and is not the late one.
+        // Only now: until the abort words are set, the other ranks must see that this rank waits and is not the late
+        // one.
         self.hosts.iter().filter_map(|host| host.door()?.status()).for_each(|status| status.goes_on());
         if let RunError::Timeout(timeout) = &mut error {
             timeout.late = late.or(timeout.peer);
@@ -232,7 +238,7 @@ impl<'l> Launch<'l> {
         self.judged(error).during(&self.call)
     }
 
-    /// Why a transport is broken, if that is not an earlier failure of this rank.
+    /// Why a transport is broken, unless an earlier failure of this rank broke it.
     fn broken_by_others(&self) -> Option<Cause> {
         let is_verdict = |cause: &Cause| matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched);
         let by_others = |host: &&dyn Transport| {
@@ -241,26 +247,27 @@ impl<'l> Launch<'l> {
         self.hosts.iter().find_map(by_others)
     }
 
-    /// What was found of all ranks, where that ended this one's wait.
+    /// The verdict on all ranks, if it ended this rank's wait.
     pub(super) fn judged(&self, error: RunError) -> RunError {
         self.hosts.iter().fold(error, |error, host| judged(*host, error))
     }
 
-    /// The rank at the end of the chain of those that wait, when a wait has expired. Looked for before anybody is told, and goes on.
+    /// The rank at the end of the chain of waiting ranks, after a wait has expired. Call this before any rank is told
+    /// and goes on.
     fn late(&self, error: &RunError) -> Option<Rank> {
         let RunError::Timeout(timeout) = error else { return None };
         let late = self.hosts[0].door()?.status()?.late(timeout.peer?.index());
         Some(Rank::new(late as u32))
     }
 
-    /// The two operations, where a wait found another one than its own.
+    /// The two operations, if a wait found a different one from its own.
     fn other_operation(&self, error: &RunError) -> Option<Verdict> {
         let (host, me) = (self.hosts[0], self.hosts[0].rank());
         let (peer, seen, here) = match error {
             RunError::Launch(LaunchError::OtherOperation { peer, seen, .. }) => {
                 (Rank::new((*peer)?), *seen, self.call.to_string())
             }
-            // It may be another launch that found out than the one that is asked.
+            // The launch that noticed may not be the one being asked.
             RunError::Cuda(CudaError::OtherOperation(by)) => (Rank::new(by.peer?), by.seen as u16, by.launch.clone()),
             _ => return None,
         };
@@ -269,7 +276,7 @@ impl<'l> Launch<'l> {
     }
 }
 
-/// The verdict that a transport was broken with, where the error says no more than that it is broken.
+/// The verdict that broke a transport, if the error says only that the transport is broken.
 pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
     let verdict = host.door().and_then(Door::status).and_then(|status| status.verdict(*cause));

@@ -1,5 +1,5 @@
-//! `map`: a collective of one rank. There is no wire; the rank's own chunk passes both hooks, as in every collective. And `prepare`: a kernel
-//! of the user's own, of one rank.
+//! `map`: a collective of one rank. There is no wire; the rank's own chunk passes through both hooks, as in every
+//! collective. Also `prepare`: compiles a user's own kernel for one rank.
 
 use super::builder::Map;
 use super::operation::Operation;
@@ -9,8 +9,8 @@ use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::vm::{PrepareError, Prepared};
 
-/// Applies hooks to a whole tensor. Without hooks it copies. In place, with one tensor as input and output, where every element reads only
-/// the position that it writes; any other overlap is an error of the build.
+/// Applies hooks to a whole tensor. Without hooks, it copies. In place, with one tensor as both input and output, is
+/// allowed if every element reads only the position that it writes. Any other overlap is a build error.
 ///
 /// ```
 /// use tilewire::{Tensor, map};
@@ -20,14 +20,14 @@ use crate::vm::{PrepareError, Prepared};
 /// # Ok::<(), tilewire::RunError>(())
 /// ```
 ///
-/// It runs where its tensors lie: on the CPU, or on a GPU. There, launches of one thread run in the order of its calls, whichever of them
-/// are maps and whichever go over a transport.
+/// It runs where its tensors are: on the CPU, or on a GPU. On a GPU, the launches of one thread run in the order of its
+/// calls, including both maps and launches over a transport.
 #[track_caller]
 pub fn map<'h, In: Element, Out: Element>(out: &Tensor<Out>, inp: &Tensor<In>) -> Map<'h, In, Out> {
     Map::at(Operation::Map, None, out, inp, SourceLine::caller())
 }
 
-/// Compiles a traced kernel for the CPU, with its arguments bound: launch the result any number of times.
+/// Compiles a traced kernel for the CPU, with its arguments bound. Launch the result any number of times.
 ///
 /// ```
 /// use tilewire::{Scalar, Tensor, kernel, prepare};

@@ -1,4 +1,4 @@
-//! `map`, planned and traced: hooks over a whole tensor, on the engine where its tensors lie.
+//! Plans and traces `map`: hooks over a whole tensor, on the engine where its tensors are.
 
 use super::error::RunError;
 use super::facts::{Machine, WorldFacts};
@@ -9,13 +9,13 @@ use crate::cuda::Device;
 use crate::hook::{Block, MisuseKind};
 use crate::vm::Processor;
 
-/// Elements that a block of a GPU has at least, and a multiple of: groups of neighbours are not torn apart by blocks.
+/// Minimum number of elements per GPU block. Shares are multiples of it, so blocks do not split groups of neighbours.
 const GPU_SHARE: usize = 4096;
-/// Blocks of a multiprocessor of a GPU, and warps of a block, by default.
+/// Default number of blocks per GPU multiprocessor, and of warps per block.
 const GPU_BLOCKS: usize = 4;
 const WARPS: u32 = 8;
 
-/// What a `map` will do.
+/// Plans a `map`.
 pub(super) fn plan(request: &Request<'_, '_>) -> Result<Itinerary, RunError> {
     let (Request { inp, out, hooks, config, .. }, mut faults) = (request, Vec::new());
     let machine = match [out, inp].into_iter().find_map(|tensor| tensor.memory().reachable_from().device_only()) {

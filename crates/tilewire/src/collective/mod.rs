@@ -1,40 +1,41 @@
 //! Host entry points: arguments → checks → schedule → launch.
 //!
-//! - **In**: tensors, hooks and (for all but [`map`]) a transport. **Out**: a prepared kernel, or the error of the stage that
-//!   failed ([`RunError`]).
-//! - **Invariants**: building traces, verifies and compiles; running only launches. A prepared kernel keeps its tensors alive.
-//! - **Must not know**: code generation. It calls `vm` to prepare and launch, and looks at nothing inside.
+//! - **In**: tensors, hooks and (for all but [`map`]) a transport. **Out**: a prepared kernel, or the error of the
+//!   stage that failed ([`RunError`]).
+//! - **Invariants**: building traces, verifies and compiles; running only launches. A prepared kernel keeps its tensors
+//!   alive.
+//! - **Must not know**: code generation. This module calls `vm` to prepare and launch, and does not look inside it.
 //!
-//! Files in the order in which they use each other (a test holds them to it: no file uses one below it):
+//! The files, in dependency order. No file uses one listed below it; a test enforces this.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `call.rs` | [`Call`]: the user's call that an operation comes from |
-//! | `error.rs`, `failure.rs` | [`RunError`]; a peer's failure and a timeout, however they were noticed, as the two of it |
+//! | `error.rs`, `failure.rs` | [`RunError`]; maps every peer failure and timeout to its two variants for them |
 //! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
 //! | `launch.rs` | [`Launch`]: a kernel over transports |
-//! | | **what is asked for** |
+//! | | **the request** |
 //! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
-//! | `pattern.rs`, `operation.rs` | which chunk goes where, in rounds; what a collective is |
+//! | `pattern.rs`, `operation.rs` | which chunk goes where, in rounds; the operation of a collective |
 //! | `rounds.rs` | [`Rounds`]: legs as roles, or as blocks |
 //! | `config.rs` | [`Config`], [`Knobs`] |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
-//! | `request.rs` | all of it together, with types as values |
+//! | `request.rs` | all of these together, with types as values |
 //! | | **the plan** |
-//! | `facts.rs` | what decisions may depend on of the machines of a world |
+//! | `facts.rs` | the facts about a world's machines that decisions may depend on |
 //! | `itinerary.rs` | the plan: what one rank will do, as plain data |
-//! | `decide.rs`, `settle.rs` | how one message travels: chosen, and checked against the transport |
+//! | `decide.rs`, `settle.rs` | chooses how one message travels, and checks that against the transport |
 //! | `exchange_plan.rs`, `reduction_plan.rs` | the plan of an exchange, of a reduction |
 //! | | **the kernel** |
-//! | `flow.rs` | from whose inputs to whose outputs a value goes: what hooks see as `peer`, `recv_peer` and `shard` |
-//! | `scene.rs` | where a hook is called: what its context says |
-//! | `exchange_kernel.rs`, `reduction_kernel.rs` | a schedule for each leg or shard, with the hooks in it |
+//! | `flow.rs` | whose inputs a value comes from, whose outputs it ends in: `peer`, `recv_peer` and `shard` in hooks |
+//! | `scene.rs` | the place where a hook is called: the content of its context |
+//! | `exchange_kernel.rs`, `reduction_kernel.rs` | a schedule for each leg or shard, including the hooks |
 //! | `map_kernel.rs` | plan and kernel of [`map`] |
 //! | | **the launch** |
 //! | `agreement.rs` | what ranks tell each other before the first launch |
 //! | `prepared.rs` | [`PreparedExchange`]: compared with the peers, then launched |
-//! | `build.rs` | from a request to all of these |
-//! | | **what users call** |
+//! | `build.rs` | turns a request into all of these |
+//! | | **the user's calls** |
 //! | `builder.rs` | [`Collective`]: [`Exchange`], [`Reduction`], [`Map`] |
 //! | `exchanges.rs` | [`send`], [`recv`], [`sendrecv`], [`all_to_all`], [`all_gather`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
 //! | `reductions.rs` | [`reduce_scatter`], [`all_reduce`] |

@@ -1,4 +1,4 @@
-//! What a collective is asked to do.
+//! The operation that a collective performs.
 
 use super::algorithm::{Algorithm, ReduceOp};
 use super::call::Call;
@@ -10,13 +10,13 @@ use crate::ir::{SourceLine, Type};
 pub(super) enum Operation {
     /// Hooks over a tensor, in a world of one.
     Map,
-    /// Chunks go from rank to rank.
+    /// Chunks move from rank to rank.
     Exchange(Pattern),
-    /// What all ranks have is combined.
+    /// The values of all ranks are combined.
     Reduction(Kind, ReduceOp),
 }
 
-/// Who gets what is combined.
+/// Which ranks get the combined values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     ReduceScatter,
@@ -44,7 +44,8 @@ impl Operation {
         call
     }
 
-    /// What all ranks that take part must say alike: the collective, its root, its op. A `send` meets a `sendrecv`.
+    /// What all participating ranks must agree on: the collective, its root, its operator. A `send` pairs with a
+    /// `sendrecv`.
     pub(super) fn agreement(&self) -> String {
         use Pattern::{Broadcast, Gather, Pair, Scatter};
         match self {
@@ -57,7 +58,8 @@ impl Operation {
         }
     }
 
-    /// Whether it can be done so. Most have one way only: everybody sends straight to the ranks it concerns.
+    /// True if the operation supports this algorithm. Most support only one: every rank sends straight to the ranks
+    /// that need its data.
     pub(super) fn takes(&self, algorithm: Algorithm) -> bool {
         match self {
             Operation::Reduction(kind, _) => *kind == Kind::AllReduce || algorithm != Algorithm::TwoPhase,
@@ -66,7 +68,7 @@ impl Operation {
         }
     }
 
-    /// Whether all ranks of the world take part.
+    /// True if all ranks of the world take part.
     pub(super) fn is_collective(&self) -> bool {
         !matches!(self, Operation::Exchange(Pattern::Pair { .. }))
     }

@@ -4,22 +4,22 @@
 //!   round 0      the rank's own chunk: both hooks, no wire
 //!   round i      to the rank i after this one, from the rank i before it        i = 1 … ranks - 1
 //! ```
-//! In a round every rank sends to another one, so no receiver is written by all at once.
+//! Within a round, every rank sends to a different rank, so the ranks never all write to one receiver simultaneously.
 
 use crate::transport::layout::Side;
 use crate::transport::{Rank, TransferError};
 use std::ops::Range;
 
-/// What a collective moves.
+/// The movement of chunks in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// One transfer, or two at once: `send`, `recv`, `sendrecv`.
+    /// One transfer, or two simultaneous ones: `send`, `recv`, `sendrecv`.
     Pair { to: Option<Rank>, from: Option<Rank> },
     /// Chunk `p` of the input goes to rank `p`, and becomes chunk `rank` of its output.
     AllToAll,
     /// The input goes to every rank, and becomes chunk `rank` of its output.
     AllGather,
-    /// An all-gather of which only the signals count.
+    /// An all-gather of which only the signals matter.
     Barrier,
     /// The input of `root` becomes the output of every rank.
     Broadcast { root: Rank },
@@ -29,14 +29,14 @@ pub(super) enum Pattern {
     Scatter { root: Rank },
 }
 
-/// What of a tensor a route concerns.
+/// The part of a tensor that a route uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// All of it.
     All,
     /// One of as many equal parts as there are ranks.
     Chunk(usize),
-    /// Nothing: this rank has no such tensor, and whatever it gave is not looked at.
+    /// Nothing: this rank has no such tensor, and any tensor it passed is ignored.
     Absent,
 }
 
@@ -45,10 +45,10 @@ pub(super) enum Part {
 pub(super) struct Route {
     pub side: Side,
     pub peer: Rank,
-    /// What the input and the output of the hooks are.
+    /// The input and the output of the hooks.
     pub input: Part,
     pub output: Part,
-    /// What it becomes of the receiver's output.
+    /// The part of the receiver's output that it becomes.
     pub lands: Part,
 }
 
@@ -82,12 +82,12 @@ impl Pattern {
         }
     }
 
-    /// Whether all ranks of the world take part.
+    /// True if all ranks of the world take part.
     pub(super) fn is_collective(&self) -> bool {
         !matches!(self, Pattern::Pair { .. })
     }
 
-    /// The routes of a rank in a world of so many.
+    /// The routes of a rank in a world of `ranks`.
     pub(super) fn routes(&self, me: Rank, ranks: usize) -> Result<Routes, TransferError> {
         let (after, before) = (|i: usize| me.after(i, ranks), |i: usize| me.after(ranks - i, ranks));
         let chunk = |rank: Rank| Part::Chunk(rank.index());
@@ -146,7 +146,7 @@ impl Pattern {
 }
 
 impl Part {
-    /// The elements of a tensor of `len` that this part is, in a world of `ranks`; it must split evenly.
+    /// The elements of this part of a tensor of `len` elements, in a world of `ranks`. The tensor must split evenly.
     pub(super) fn range(self, what: &'static str, len: usize, ranks: usize) -> Result<Range<usize>, TransferError> {
         match self {
             Part::All => Ok(0..len),

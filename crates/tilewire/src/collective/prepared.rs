@@ -1,4 +1,4 @@
-//! An exchange that is ready: compared with its peers by the first launch, then launched any number of times.
+//! A ready exchange: the first launch compares it with its peers, then it can be launched any number of times.
 
 use super::agreement::{Cards, Pending};
 use super::call::Call;
@@ -12,34 +12,38 @@ use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
 
-/// A collective, a [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv), or a [`map`](super::map), that is compiled.
+/// A compiled collective, [`send`](super::send), [`recv`](super::recv), [`sendrecv`](super::sendrecv) or
+/// [`map`](super::map).
 ///
-/// It borrows its transport and keeps its tensors alive. Launches of one transport run one after the other, on the thread that has it.
+/// It borrows its transport and keeps its tensors alive. Launches of one transport run one after another, on the thread
+/// that holds it.
 pub struct PreparedExchange<'l> {
-    /// None of a `map`.
+    /// `None` for a `map`.
     link: Option<&'l dyn Transport>,
     launch: Launch<'l>,
     peers: Peers,
     deadline: Option<Duration>,
 }
 
-/// What is known of the other sides.
+/// The state of the agreement with the other sides.
 enum Peers {
     /// All agree.
     Agree,
-    /// They have been told, and not been heard yet. `all`: all ranks told each other the same, so that who differs is seen by all.
+    /// They have been told, but have not been heard yet. `all`: all ranks told each other the same things, so every
+    /// rank sees which rank differs.
     Pending { told: Vec<Pending>, all: bool },
-    /// They do not agree, and will not.
+    /// They do not agree, and never will.
     Refused(RunError),
 }
 
 impl<'l> PreparedExchange<'l> {
-    /// A kernel of this rank alone.
+    /// A kernel for this rank alone.
     pub(super) fn alone(launch: Launch<'l>) -> Self {
         PreparedExchange { link: None, launch, peers: Peers::Agree, deadline: None }
     }
 
-    /// Compiles a kernel, and tells the peers of it. Its signals and packets carry the numbers of the tickets that are told.
+    /// Compiles a kernel and announces it to the peers. Its signals and packets carry the numbers of the announced
+    /// tickets.
     pub(super) fn over(
         link: &'l dyn Transport,
         mut traced: Traced,
@@ -76,7 +80,7 @@ impl<'l> PreparedExchange<'l> {
         for (pairing, peer, card) in cards {
             let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
             let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;
-            // One by one: what was told must be taken back if the next cannot be.
+            // One by one: if the next cannot be told, those already told must be taken back.
             if let Peers::Pending { told, .. } = &mut prepared.peers {
                 told.push(pending);
             }
@@ -84,9 +88,9 @@ impl<'l> PreparedExchange<'l> {
         Ok(prepared)
     }
 
-    /// Runs it to the end: what is sent may be overwritten then, and what is received is there. On a GPU the launch is only started: what
-    /// comes next on the rank's stream, and host access to its tensors, waits for it, and [`sync`](Self::sync) or the next call says how
-    /// it ended.
+    /// Runs to completion: afterwards the sent data may be overwritten, and the received data is available. On a GPU,
+    /// this only starts the launch. Later work on the rank's stream, and host access to its tensors, waits for it.
+    /// [`sync`](Self::sync) or the next call reports how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
         let is_over = matches!(self.peers, Peers::Agree) && self.launch.takes_shortcut();
@@ -100,12 +104,12 @@ impl<'l> PreparedExchange<'l> {
         self.launch.run_through()
     }
 
-    /// Waits until all launches have ended, and says how. On the CPU they have.
+    /// Waits until all launches have ended, and reports how they ended. On the CPU they already have.
     pub fn sync(&mut self) -> Result<(), RunError> {
         self.launch.sync()
     }
 
-    /// The kernel as it was traced: to be printed, or written as PTX by [`ptx::emit`](crate::ptx::emit).
+    /// The kernel as it was traced, for printing, or for writing as PTX with [`ptx::emit`](crate::ptx::emit).
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -126,13 +130,14 @@ impl<'l> PreparedExchange<'l> {
         self.launch.kernel()
     }
 
-    /// The bytecode, or the PTX, for people.
+    /// The bytecode or the PTX, for people.
     pub fn disassembly(&self) -> String {
         self.launch.disassembly()
     }
 
-    /// Compares with all peers. In a collective all are heard even if the first differs: each has told something that must be taken. A
-    /// transfer ends with the first error, since the transport is broken then: another peer may be late, and should not hear of it later.
+    /// Compares with all peers. A collective hears all of them even if the first differs, because each has sent a card
+    /// that must be taken. A transfer stops at the first error, since the transport is then broken: another peer may be
+    /// late, and should not be told later.
     #[cold]
     fn meet(&mut self) -> Result<(), RunError> {
         if let (Peers::Pending { told, all }, Some(link)) = (&self.peers, self.link) {
@@ -147,7 +152,8 @@ impl<'l> PreparedExchange<'l> {
                 && told.len() > 1
                 && !all
             {
-                // The peer of the other leg may agree, launch, and count a step that this rank does not. It hears why.
+                // The peer of the other leg may agree, launch, and count a step that this rank does not. It is told
+                // why.
                 let code = match error {
                     RunError::Mismatch(mismatch) => {
                         link.door()
@@ -158,7 +164,8 @@ impl<'l> PreparedExchange<'l> {
                     }
                     _ => AbortCode::Failed,
                 };
-                // All words are set where ranks have status lines. A GPU also has a word of its own, which this sets.
+                // If ranks have status lines, all abort words are already set. A GPU also has its own word, which this
+                // sets.
                 self.give_up(code);
             }
             let refused = |error| Peers::Refused(self.launch.judged(error).during(self.launch.call()));
@@ -170,7 +177,7 @@ impl<'l> PreparedExchange<'l> {
         }
     }
 
-    /// Breaks the transport: a peer may have launched what this rank will not.
+    /// Breaks the transport: a peer may have launched an operation that this rank will not launch.
     fn give_up(&self, code: AbortCode) {
         if let Some(link) = self.link {
             link.fail(Cause { code, rank: link.rank().index(), reason: 0 });
@@ -203,8 +210,8 @@ mod tests {
     use crate::transport::World;
     use std::time::Instant;
 
-    /// One rank sends messages of `len` elements to the other, all but the first by the short way; of those in slots a sender asks for
-    /// credit first, once in four.
+    /// One rank sends messages of `len` elements to the other, all but the first by the shortcut. For messages in
+    /// slots, a sender first asks for credit, once in four.
     fn by_shortcut<T: Element + From<u8> + PartialEq>(len: usize) {
         let in_slots = len * size_of::<T>() > 512;
         let first = |k: u8| Tensor::<T>::from_fn(len, |i| T::from((i as u8).wrapping_add(k)));

@@ -1,7 +1,8 @@
 //! The kernels of reductions.
 //!
 //! ```text
-//!   OneShot, packets    reduce                 sends to all, holds what all send, combines; an all-reduce on a GPU packet by packet, in one pass
+//!   OneShot, packets    reduce: sends to all, holds what all send, combines; on a GPU an all-reduce does so
+//!                       packet by packet, in one pass
 //!   OneShot, staged     send to 1, 2, … ; reduce: the own shard, of all peers' tiles in one pass
 //!   TwoPhase            the same, and reduce passes the result on to all; receive from 1, 2, …
 //!   Ring                ring
@@ -51,7 +52,7 @@ struct Kernel<'k, 'h, 't> {
 }
 
 impl<'k, 't> Kernel<'k, '_, 't> {
-    /// A world of one.
+    /// A world of one rank.
     fn alone(&self) {
         let (scene, tiling) = (self.scene(self.me), self.tiling(self.me));
         self.k.blocks(self.of.blocks() as u32);
@@ -62,7 +63,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         });
     }
 
-    /// All in one role: nobody's sending waits for anybody's receiving.
+    /// Everything in one role, because no rank's sending waits for another rank's receiving.
     fn packets(&self) {
         let Shards { protocol, kind, shards, .. } = self.of;
         let (link, protocol, blocks) = (self.link, *protocol, self.of.blocks());
@@ -70,7 +71,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         let to: Vec<_> = peers.iter().map(|&peer| link.sender(self.k, peer, protocol, None)).collect();
         let from: Vec<_> = peers.iter().map(|&peer| link.receiver(self.k, peer, protocol)).collect();
         let plan = PacketPlan::new(&self.of.link, blocks);
-        // One message is a shard for its owner, or all of them for everybody.
+        // A message is either one shard for its owner, or all shards for every rank.
         let (numbers, ranges) = match kind {
             Kind::ReduceScatter => (vec![self.me.index()], vec![shards[0].range.clone()]),
             Kind::AllReduce => ((0..self.ranks).collect(), shards.iter().map(|shard| shard.range.clone()).collect()),
@@ -92,7 +93,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
             }
             let expected = expect_packets(r, &from, sent_as, mine);
             let sent: Vec<_> = match kind {
-                // The same for all of them.
+                // The same value for all peers.
                 Kind::AllReduce => vec![share_packets(r, &to, sent_as, mine, &|at| produce(&out[0], at))],
                 Kind::ReduceScatter => {
                     let each = to.chunks(1).zip(&out).zip(&peers);
@@ -109,7 +110,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         });
     }
 
-    /// A role for every peer that is sent to; one that combines; and, where all get everything, one for every peer whose result comes.
+    /// One role for every peer that is sent to, and one that combines. If all ranks get the whole result, also one for
+    /// every peer whose result arrives.
     fn all_at_once(&self, plan: StagedPlan) {
         let (hooks, link, protocol, gathers) = (self.hooks, self.link, self.of.protocol, self.gathers());
         let onward = if gathers { plan.from_block(self.of.blocks()).expect(CHECKED) } else { plan };
@@ -161,7 +163,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         all.trace(self.k, self.plan.layout);
     }
 
-    /// Nobody sends: what all have is combined where it lies.
+    /// No rank sends: all inputs are combined where they are.
     fn in_windows(&self, reached: &ReachedWindows) {
         let (link, protocol) = (self.link, self.of.protocol);
         let peer = |peer: Rank| {
@@ -180,15 +182,15 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         });
     }
 
-    /// Round a ring, where partial results have a type of their own.
+    /// Around a ring, where partial results have their own type.
     fn ring(&self, plan: StagedPlan) {
         let (Shards { shards, protocol, op, .. }, hooks, link) = (self.of, self.hooks, self.link);
         let (next, previous) = (self.me.after(1, self.ranks), self.me.after(self.ranks - 1, self.ranks));
         let (tx, rx) = (link.sender(self.k, next, *protocol, None), link.receiver(self.k, previous, *protocol));
-        // By how many ranks before this one a shard belongs to.
+        // `before`: the shard belongs to the rank this many places before this one.
         let shard = |before: usize| self.me.after(self.ranks - before, self.ranks);
         let scenes: Vec<_> = (0..self.ranks).map(|s| self.scene(shard(s))).collect();
-        // Shard 0 is the longest, and the tiles of all are those of it: a shorter one has some that are empty.
+        // Shard 0 is the longest, and all shards use its tiles, so a shorter shard has some empty ones.
         let tiling = shards[0].tiling;
         self.k.blocks(self.of.blocks() as u32);
         self.k.role("ring", self.of.warps).run(|r| {
@@ -210,12 +212,12 @@ impl<'k, 't> Kernel<'k, '_, 't> {
 
     // ---- parts of them --------------------------------------------------------------------------------------------
 
-    /// Whether all ranks get everything.
+    /// True if all ranks get the whole result.
     fn gathers(&self) -> bool {
         self.of.kind == Kind::AllReduce
     }
 
-    /// The type of what is reduced.
+    /// The reduced type.
     fn ty(&self) -> Type {
         self.hooks.types[0]
     }
@@ -230,7 +232,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         self.of.order(self.me.index()).take(self.ranks - 1)
     }
 
-    /// Combines what the others sent for a position of shard `s`, in the order of `others`, with what this rank has; keeps and gives it.
+    /// Combines the values that the others sent for a position of shard `s`, in the order of `others`, with this rank's
+    /// own value. Stores the result and returns it.
     fn result(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, s: usize, at: &Leg<'t>, got: &[AnyValue<'t>]) -> AnyValue<'t> {
         let hooks = self.hooks;
         let [produces, consumes] = scene.passing(r, at);
@@ -244,8 +247,9 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         x
     }
 
-    /// Combines what this rank has for a position and what the others sent, in the order of `others`, and keeps it. The ranks, from this one
-    /// on, are turned until the first of the position's shard comes first: by 1, by 2, by 4, .. places, or not.
+    /// Combines this rank's value for a position with those that the others sent, in the order of `others`, and stores
+    /// the result. The values start with this rank's and are rotated until the first rank of the position's shard comes
+    /// first. The rotation consists of optional steps by 1, 2, 4, … places.
     fn turned(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]) {
         let (hooks, op, ranks) = (self.hooks, self.of.op, self.ranks);
         let (ty, partial) = (self.ty(), self.of.partial(self.ty())[0]);
@@ -259,12 +263,12 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         hooks.consume(&scene.consuming(r, at), op.finish(r, ty, x, ranks).into());
     }
 
-    /// What goes with the shard of a position of the whole message.
+    /// The value of `of` for the shard that contains a position of the whole message.
     fn by_shard(&self, r: &RoleCtx<'t>, at: &Leg<'t>, of: impl Fn(usize) -> i64) -> Value<'t, i64> {
         let shards = &self.of.shards;
         let (tile, len) = (shards[0].tiling.tile_len(), shards[0].tiling.len());
         let end = |s: usize| shards[s].range.end;
-        // Where a tile lies in one shard, so do all its positions.
+        // If every tile lies within one shard, the tile alone determines the shard of its positions.
         let apart = (0..self.ranks).all(|s| end(s) == len || end(s).is_multiple_of(tile));
         let pos = if apart { at.tile * tile as i64 } else { at.pos };
         let before = |after: Value<'t, i64>, s: usize| pos.lt(end(s) as i64).select(of(s), after);
@@ -276,7 +280,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         Scene { start: self.of.shards[shard.index()].range.start, ..self.part(Some(shard)) }
     }
 
-    /// The scene for the chunk of the input that is for a rank; of all of it for none. Where the input is not cut, it is all in any case.
+    /// The scene for the chunk of the input that belongs to a rank, or for the whole input if `None`. If the input is
+    /// not cut, this is always the whole input.
     fn part(&self, of: Option<Rank>) -> Scene<'t> {
         let (Itinerary { inp, out, .. }, hooks) = (self.plan, self.hooks);
         let inp = match of.filter(|_| !self.gathers()) {

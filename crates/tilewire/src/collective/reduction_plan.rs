@@ -1,4 +1,5 @@
-//! Reductions, planned: the algorithm, the protocol, the shards and their tiles, the windows; checked against the transport.
+//! Plans reductions: the algorithm, the protocol, the shards and their tiles, and the windows, checked against the
+//! transport.
 
 use super::algorithm::{Algorithm, ReduceOp};
 use super::config::{Knobs, Primitive};
@@ -20,7 +21,7 @@ use crate::transport::{Protocol, Rank, TransferError};
 use crate::vm::Traffic;
 use std::ops::Range;
 
-/// What a reduction will do.
+/// Plans a reduction.
 pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> Result<Itinerary, RunError> {
     let (link, hooks) = (request.link(), &request.hooks);
     let facts = WorldFacts::of(link);
@@ -44,7 +45,7 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
     let faults = if hooks.copies && is != must { vec![fault] } else { Vec::new() };
     let payload = (if algorithm == Algorithm::Ring { shards.partial(hooks.types[0]) } else { hooks.types }, 1);
     let windows = shards.windows.as_ref().map(|windows| windows.number.clone());
-    // Of an all-reduce all outputs are written, and no difference was measured.
+    // An all-reduce writes all outputs, and no difference was measured for it.
     let reads_more = kind == Kind::ReduceScatter;
     let traffic = Traffic { reads_more, stages: windows.is_none(), ..Traffic::default() };
     let base = Itinerary::of(request, facts, len, Work::Shards(shards));
@@ -61,7 +62,7 @@ struct Planner<'p, 'h, 'l> {
 }
 
 impl Kind {
-    /// The one algorithm that goes through windows.
+    /// The only algorithm that works through windows.
     fn way_through_windows(self) -> Algorithm {
         match self {
             Kind::ReduceScatter => Algorithm::OneShot,
@@ -71,17 +72,17 @@ impl Kind {
 }
 
 impl<'p> Planner<'p, '_, '_> {
-    /// How many chunks of the output's length the input has.
+    /// The length of the input, in chunks of the output's length.
     fn chunks(&self) -> usize {
         if self.kind == Kind::AllReduce { 1 } else { self.facts.ranks }
     }
 
-    /// What stands for all peers: they are alike.
+    /// A peer that stands for all of them, since they are alike.
     fn peer(&self) -> Option<Rank> {
         (self.facts.ranks > 1).then(|| self.link.rank().after(1, self.facts.ranks))
     }
 
-    /// Positions of each shard; the first is the longest.
+    /// The positions of each shard; the first is the longest.
     fn ranges(&self) -> Vec<Range<usize>> {
         let (ranks, len) = (self.facts.ranks, self.request.out.len());
         let share = len.div_ceil(ranks);
@@ -91,8 +92,9 @@ impl<'p> Planner<'p, '_, '_> {
         }
     }
 
-    /// Whether the output is exactly the input, or this rank's chunk of it; any other overlap is refused. Hooks must then touch nothing but their own
-    /// position, as copies do: a result arrives after its sender has read what this rank sent of it.
+    /// True if the output is exactly the input, or this rank's chunk of it. Any other overlap is refused. In place,
+    /// hooks must touch only their own position, as copies do: a result arrives only after its sender has read what
+    /// this rank sent for it.
     fn in_place(&self) -> Result<bool, RunError> {
         let Request { inp, out, hooks, .. } = self.request;
         if !inp.memory().overlaps(out.memory()) {
@@ -109,7 +111,7 @@ impl<'p> Planner<'p, '_, '_> {
         Ok(true)
     }
 
-    /// The message to every peer, before its length and its way are known.
+    /// The message to every peer, before its length and how it travels are known.
     fn message(&self) -> Message<'static> {
         Message {
             config: self.request.config,
@@ -147,7 +149,7 @@ impl<'p> Planner<'p, '_, '_> {
             only: Some((Primitive::Staged, why)),
             ..self.message()
         };
-        // Packets of all peers are sent and taken by one role, so no other blocks run beside its own.
+        // One role sends and receives the packets of all peers, so no other blocks run beside its own.
         let in_packets = |only| settle(Message { len, only, ..self.message() });
         let algorithm = match (self.kind, self.request.config.algorithm) {
             (_, Some(said)) => said,
@@ -179,7 +181,8 @@ impl<'p> Planner<'p, '_, '_> {
                 let usual = settle(message)?;
                 let most = usual.link.max_blocks / 2;
                 match knobs.blocks {
-                    // What goes out and what comes back have blocks of their own: of those that the user does not ask for, half as many.
+                    // Outgoing and returning data have separate blocks. If the user did not set the number, use half as
+                    // many.
                     None if usual.blocks > most && most > 0 => {
                         settle(Message { config: Knobs { blocks: Some(most), ..knobs }.into(), ..message })?
                     }
@@ -190,7 +193,7 @@ impl<'p> Planner<'p, '_, '_> {
         let Way { protocol, blocks, tile, granule, .. } = way;
         let max = way.link.max_blocks;
         if algorithm == Algorithm::TwoPhase && 2 * blocks > max && ranks > 1 {
-            // What goes out and what comes back have blocks of their own.
+            // Outgoing and returning data have separate blocks.
             return Err(TransferError::Blocks { blocks: 2 * blocks, max }.into());
         }
         let whole = self.kind == Kind::AllReduce && protocol == Protocol::Packet;
@@ -207,11 +210,11 @@ impl<'p> Planner<'p, '_, '_> {
         let shards: Vec<Shard> = self.ranges().into_iter().map(shard).collect();
         let in_packets = protocol == Protocol::Packet && shards.len() > 1;
         let warps = Warps::from(self.request.config.near);
-        // Few words for each peer: barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4 ranks of 32 blocks: 2 warps
-        // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
+        // There are few words per peer, so barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4
+        // ranks of 32 blocks: 2 warps 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let warps = warps_of(self.facts.on_gpu(), warps.both(), if in_packets { 8 } else { FEWER });
-        // For several positions at once: on a GPU, whose lanes are few for them. A `consume` hook may combine neighbours, and has positions
-        // one by one.
+        // Swapping handles several positions together. It is for GPUs, which have few lanes for them. A `consume` hook
+        // may combine neighbours, and gets positions one by one.
         let for_all = self.kind == Kind::AllReduce && self.request.hooks.stores();
         let fits = || swapped(self.request.hooks.types[0], shards[0].tiling).is_some();
         let swaps = self.facts.for_gpu() && in_packets && for_all && fits();
@@ -220,8 +223,8 @@ impl<'p> Planner<'p, '_, '_> {
 
     // ---- windows --------------------------------------------------------------------------------------------------
 
-    /// The windows of the input and, of an all-reduce, the output, where it goes through them: because the user says so, or has given some and says
-    /// nothing else.
+    /// The windows of the input and, for an all-reduce, of the output, if the reduction uses them. It does if the user
+    /// says so, or passes windows and does not say otherwise.
     fn reached(&self) -> Result<Option<(&'p WindowOf, Option<&'p WindowOf>)>, TransferError> {
         let Request { windows, hooks, config, inp, out, .. } = self.request;
         match self.message().knobs(self.link).primitive {
@@ -260,7 +263,7 @@ impl<'p> Planner<'p, '_, '_> {
     }
 
     fn in_windows(&self, input: &WindowOf, output: Option<&WindowOf>) -> Result<(Algorithm, Shards), RunError> {
-        // The tensors are the windows, and equally long on all ranks: where those are not, every rank sees it.
+        // The tensors are the windows, which must be equally long on all ranks. If they are not, every rank sees it.
         let windows = || std::iter::once(input).chain(output);
         let unreached = |window: &WindowOf| window.peers.iter().position(Option::is_none);
         if let Some(peer) = windows().find_map(unreached) {
@@ -278,12 +281,12 @@ impl<'p> Planner<'p, '_, '_> {
             return Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: least }, why }.into());
         }
         let ranges = self.ranges();
-        // The first is the longest, so that all ranks decide alike.
+        // Use the first shard, which is the longest, so that all ranks decide alike.
         let (len, only) = (ranges[0].len(), Some((Primitive::Direct, "a reduction through windows")));
         let message = Message { len, only, window_bytes: Some(least), ..self.message() };
         let (way, _) = message.settle(self.link, &self.facts)?;
         let tiling = |range: &Range<usize>| Tiling::flat(range.len(), way.tile, way.blocks).bands(way.granule);
-        // What this rank combines of every peer's.
+        // The part of every peer's window that this rank combines.
         let me = self.link.rank().index();
         let first = if self.kind == Kind::AllReduce { ranges[me].start } else { me * self.request.out.len() };
         let parts = |window: &WindowOf| {
@@ -291,7 +294,7 @@ impl<'p> Planner<'p, '_, '_> {
             window.peers.iter().flatten().map(|memory| memory.part(first * size, ranges[me].len() * size)).collect()
         };
         let number = windows().map(|window| window.number.as_str()).collect::<Vec<_>>().join(" and ");
-        // Lengths that do not fit are a fault of the plan, and then nothing is traced.
+        // Lengths that do not fit are a fault of the plan, in which case nothing is traced.
         let fits = self.request.inp.len() == self.request.out.len() * self.chunks();
         let reached = fits.then(|| ReachedWindows { number, input: parts(input), output: output.map(parts) });
         Ok((self.kind.way_through_windows(), self.shards(&way, tiling, reached)))

@@ -7,8 +7,8 @@ use crate::ir::scalar::Element;
 use crate::link::Transport;
 use crate::tensor::Tensor;
 
-/// Combines the inputs of all ranks, chunk by chunk: chunk `p` of all of them becomes the output of rank `p`. The input has one equal
-/// chunk for each rank. Collective.
+/// Combines the inputs of all ranks chunk by chunk: the combination of all chunks `p` becomes the output of rank `p`.
+/// The input has one chunk per rank, all of equal size. Collective.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -25,9 +25,9 @@ use crate::tensor::Tensor;
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// `produce` gives what a rank has for a position of the chunk of rank `c.peer()`, `consume` gets what all have together, which has no
-/// `c.recv_peer()`. In place where the output is this rank's chunk of the input; hooks may then read of it only
-/// the position that they write.
+/// `produce` returns this rank's value for a position of the chunk of rank `c.peer()`. `consume` gets the combined
+/// value of all ranks, so `c.recv_peer()` is not available there. In place is allowed if the output is this rank's
+/// chunk of the input; hooks may then read only the position of it that they write.
 #[track_caller]
 pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,
@@ -37,7 +37,7 @@ pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
     Reduction::over(Operation::Reduction(Kind::ReduceScatter, ReduceOp::Sum), link, out, inp)
 }
 
-/// Combines the inputs of all ranks, position by position; every rank gets the result. Collective.
+/// Combines the inputs of all ranks position by position; every rank gets the result. Collective.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -56,10 +56,11 @@ pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// Hooks see the whole tensors, whatever the algorithm does with them: `c.pos()` is the position in the output, `c.shard()` the rank whose
-/// shard it is in. What `produce` gives ends in the outputs of all ranks and has no `c.peer()`; what `consume` gets comes from the inputs of all
-/// and has no `c.recv_peer()`. Where hooks reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated
-/// in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
+/// Hooks see the whole tensors, whichever algorithm runs: `c.pos()` is the position in the output, and `c.shard()` is
+/// the rank whose shard contains it. The value from `produce` goes to the outputs of all ranks, so `c.peer()` is not
+/// available there. The value for `consume` comes from the inputs of all ranks, so `c.recv_peer()` is not available
+/// there. If hooks reduce over groups of neighbours, every shard must start at a group boundary. Shard `s` is
+/// accumulated in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks give the same bits.
 #[track_caller]
 pub fn all_reduce<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,

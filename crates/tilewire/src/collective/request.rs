@@ -1,4 +1,4 @@
-//! What a user asks for, as a builder collects it: everything that a plan is made of, with types as values.
+//! The user's request, as a builder collects it: everything that a plan needs, with types as values.
 
 use super::config::Config;
 use super::hooks::Hooks;
@@ -12,32 +12,33 @@ use crate::transport::{Rank, TransferError};
 use crate::vm::Puts;
 use std::time::Duration;
 
-/// A collective, a transfer or a `map`, asked for.
+/// A requested collective, transfer or `map`.
 pub(super) struct Request<'h, 'l> {
     pub operation: Operation,
     pub out: AnyTensor,
     pub inp: AnyTensor,
     pub hooks: Hooks<'h>,
     pub config: Config,
-    /// Positions sent, where the user says so.
+    /// Number of positions to send, if the user specified it.
     pub send_len: Option<usize>,
-    /// What peers reach of the input and the output.
+    /// The parts of the input and the output that peers can reach.
     pub windows: Vec<WindowOf>,
-    /// Whether the own chunk is kept while another is sent wherever the kernel can, whatever its size and the processor: for rehearsals.
+    /// True if the own chunk is stored while another is sent wherever the kernel can, for any size and processor: for
+    /// rehearsals.
     pub keeps: bool,
-    /// None of a `map`.
+    /// `None` for a `map`.
     link: Option<&'l dyn Transport>,
     pub deadline: Option<Duration>,
     pub watched: bool,
-    /// Whether ranks that have other hooks are refused.
+    /// True if ranks with different hooks are refused.
     pub same_hooks: bool,
-    /// How what is for other ranks is written, where the user says.
+    /// How data for other ranks is written, if the user specified it.
     pub puts: Option<Puts>,
 }
 
 /// The windows of all ranks.
 pub(super) struct WindowOf {
-    /// By rank; `None` where this rank cannot reach it.
+    /// By rank; `None` if this rank cannot reach the window.
     pub peers: Vec<Option<Memory>>,
     pub own: Memory,
     pub ty: Type,
@@ -50,12 +51,12 @@ impl WindowOf {
         WindowOf { peers, own, ty: W::TYPE, number: window.number().to_string() }
     }
 
-    /// Bytes of a rank's window that this rank can reach.
+    /// Number of bytes of a rank's window that this rank can reach.
     pub(super) fn bytes_of(&self, rank: Rank) -> usize {
         self.peers.get(rank.index()).and_then(Option::as_ref).map_or(0, Memory::bytes)
     }
 
-    /// A part of a rank's window, which a transfer to that rank has been checked against.
+    /// A part of a rank's window. The transfer to that rank must already have been checked against the window.
     pub(super) fn part_of(&self, rank: Rank, first: usize, bytes: usize) -> Memory {
         let window = self.peers[rank.index()].as_ref();
         window.unwrap_or_else(|| panic!("the window of rank {rank} is out of reach")).part(first, bytes)
@@ -90,18 +91,18 @@ impl<'h, 'l> Request<'h, 'l> {
     /// The transport.
     ///
     /// # Panics
-    /// Of a `map`, which has none.
+    /// For a `map`, which has none.
     pub(super) fn link(&self) -> &'l dyn Transport {
         self.link.expect("all but a map have a transport")
     }
 
-    /// What no kernel of this collective allows.
+    /// The error for an algorithm that this collective does not support.
     pub(super) fn refused_algorithm(&self) -> Option<TransferError> {
         let algorithm = self.config.algorithm.filter(|&algorithm| !self.operation.takes(algorithm))?;
         Some(TransferError::NoAlgorithm { algorithm: algorithm.name(), collective: self.operation.name() })
     }
 
-    /// How rounds share the launch: as the user says, or by what lies between the ranks.
+    /// How the rounds share the launch: as the user specified, or depending on the links between the ranks.
     pub(super) fn layout(&self, in_memory: bool) -> Rounds {
         self.config.rounds.unwrap_or(if in_memory { Rounds::Roles } else { Rounds::Blocks })
     }

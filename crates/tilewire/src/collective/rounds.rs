@@ -5,24 +5,25 @@
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
 //!   Legs     block b:   serves leg b / blocks, as block b % blocks of it
 //! ```
-//! The own chunk may also go with the first leg that sends (`exchange_plan.rs`).
+//! The own chunk may also travel with the first sending leg (`exchange_plan.rs`).
 
 use crate::hook::{Block, RoleCtx};
 use std::rc::Rc;
 
-/// How the rounds of a collective share a launch. In round i a rank sends to the rank i after it.
+/// How the rounds of a collective share a launch. In round i, a rank sends to the rank i after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
-    /// Each is a role of its own in every block: few blocks, which is what threads of a processor want. In worlds of more ranks than a
-    /// block has roles for, as `Blocks`.
+    /// Each round is a separate role in every block. This needs few blocks, which suits the threads of a processor. If
+    /// the world has more ranks than a block has roles for, this acts as `Blocks`.
     Roles,
-    /// Each has blocks of its own: a grid of rounds × blocks, which is what a GPU wants.
+    /// Each round has its own blocks: a grid of rounds × blocks, which suits a GPU.
     Blocks,
-    /// Each leg has blocks of its own: who sends and who receives are not in one block, and all lanes of a block do the same.
+    /// Each leg has its own blocks. Senders and receivers never share a block, and all lanes of a block do the same
+    /// work.
     Legs,
 }
 
-/// Warps of role copies, where the user says so.
+/// Warps of role copies, if the user specified them.
 #[derive(Clone, Copy)]
 pub(super) struct Warps {
     pub send: Option<u32>,
@@ -30,26 +31,34 @@ pub(super) struct Warps {
 }
 
 impl Warps {
-    /// Of a role that does both.
+    /// For a role that both sends and receives.
     pub(super) fn both(self) -> Option<u32> {
         self.send.or(self.receive)
     }
 }
 
-/// Warps of a role on the CPU, where they say nothing but how it would be on a GPU.
+/// Warps of a role on the CPU, where they only describe what a GPU would use.
 const WARPS: u32 = 4;
-/// Warps of a block, and roles: what a GPU has threads and barriers for.
+/// Warps and roles per block: the limit of a GPU's threads and barriers.
 const BLOCK_WARPS: u32 = 32;
 const BLOCK_ROLES: usize = 15;
 
-/// Warps that write windows, of many ranks at once, beside one that signals: with all 31 there are they are in each other's way (H200, four ranks of 64 MiB and
-/// 16 blocks: 157 µs; 30 155, 28 153, 27 151, 26 151, 24 154, 16 171. One way between two ranks 28 and 31 are alike).
+/// Warps that write the windows of several ranks simultaneously, beside one that signals. With all 31 available they
+/// get in each other's way. H200, four ranks of 64 MiB and 16 blocks:
+///
+/// | warps | 16 | 24 | 26 | 27 | 28 | 30 | 31 |
+/// |---|---|---|---|---|---|---|---|
+/// | µs | 171 | 154 | 151 | 151 | 153 | 155 | 157 |
+///
+/// One way between two ranks, 28 and 31 perform alike.
 const WRITERS: u32 = 27;
 
-/// Blocks of so many times fewer warps, with more registers for each thread, where a kernel holds more than what it moves.
+/// Factor by which blocks have fewer warps, and threads more registers, if a kernel holds more values than those it
+/// moves.
 pub(super) const FEWER: u32 = 2;
 
-/// Warps of each of so many role copies in a block, unless the user says: all that a block has on a GPU.
+/// Warps for each of `role_copies` role copies in a block, unless the user specified them: all that a block has on a
+/// GPU.
 pub(super) fn warps_of(on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32 {
     let share = (BLOCK_WARPS / role_copies.max(1)).max(1);
     said.unwrap_or(if on_gpu { share } else { share.min(WARPS) })
@@ -57,16 +66,16 @@ pub(super) fn warps_of(on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32
 
 /// The code of one leg.
 pub(super) struct LegCode<'b, 't> {
-    /// Name of its role, where it has one to itself.
+    /// Name of its role, if it has a role to itself.
     pub name: String,
     pub trace: Box<dyn Fn(&RoleCtx<'t>) + 'b>,
 }
 
-/// What a rank passes to itself.
+/// The code for the chunk that a rank passes to itself.
 pub(super) struct OwnCode<'b, 't> {
-    /// Name of its role, where it has one to itself.
+    /// Name of its role, if it has a role to itself.
     pub name: &'static str,
-    /// Whether several roles can do it together.
+    /// True if several roles can share the work.
     pub is_shared: bool,
     pub trace: Rc<TraceShare<'b, 't>>,
 }
@@ -80,7 +89,7 @@ impl<'b, 't: 'b> OwnCode<'b, 't> {
         LegCode { name: self.name.to_string(), trace: Box::new(move |r| trace(r, share)) }
     }
 
-    /// As a round, for the roles that blocks have.
+    /// As a round, for the roles that the blocks have.
     fn round(&self, two_roles: bool) -> [Option<LegCode<'b, 't>>; 2] {
         match two_roles && self.is_shared {
             true => [0, 1].map(|number| Some(self.leg(Share { number, of: 2 }))),
@@ -89,7 +98,7 @@ impl<'b, 't: 'b> OwnCode<'b, 't> {
     }
 }
 
-/// One of several equal shares of what is done.
+/// One of several equal shares of the work.
 #[derive(Clone, Copy)]
 pub(super) struct Share {
     pub number: u32,
@@ -103,21 +112,22 @@ impl Share {
 /// The legs of a rank in a kernel being traced.
 pub(super) struct RoundsCode<'b, 't> {
     pub own: Option<OwnCode<'b, 't>>,
-    /// What is sent and what is received, round by round.
+    /// The sending and the receiving leg of each round.
     pub rounds: Vec<[Option<LegCode<'b, 't>>; 2]>,
     /// Blocks that share the work of one round.
     pub blocks: usize,
-    /// Whether all legs go in packets. A sender of packets waits for nothing that this launch of its peer does, so it may come first, and
-    /// one role costs less to start than many.
+    /// True if all legs use packets. A sender of packets waits for nothing that its peer does in this launch, so it may
+    /// come first, and one role is cheaper to start than many.
     pub packets: bool,
-    /// Whether receivers only signal and wait: what is received lands in its place.
+    /// True if receivers only signal and wait, because the data lands directly in its final place.
     pub windows: bool,
     /// Copies of a role that take the steps of a leg in turn.
     pub copies: u32,
     pub warps: Warps,
-    /// Whether what arrives is combined, which holds so much that a thread is better off with twice the registers.
+    /// True if arriving data is combined. Combining holds so many values that a thread benefits from twice the
+    /// registers.
     pub combines: bool,
-    /// Whether warps matter.
+    /// True if warps matter.
     pub on_gpu: bool,
 }
 
@@ -125,10 +135,10 @@ const SEND: usize = 0;
 const RECEIVE: usize = 1;
 
 impl<'b, 't: 'b> RoundsCode<'b, 't> {
-    /// Gives every leg its role.
+    /// Assigns a role to every leg.
     pub(super) fn trace(self, k: &Block<'t>, how: Rounds) {
         if self.own.is_none() && self.rounds.is_empty() {
-            // In place in a world of one: all is where it must be.
+            // In place in a world of one: everything is already where it belongs.
             return k.role("nothing to do", WARPS).run(|_| {});
         }
         let legs = self.rounds.iter().flatten().flatten().count() + usize::from(self.own.is_some());
@@ -150,8 +160,9 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
                 of(RECEIVE).for_each(|leg| (leg.trace)(r));
             });
         }
-        // Receivers first: what they permit (READY) must not wait until this rank has sent its own, where one thread runs all. The own
-        // chunk last: it can always run, so it fills the time in which the others wait.
+        // Receivers come first: if one thread runs all roles, the permission they give (READY) must not wait until this
+        // rank has finished sending. The own chunk comes last: it can always run, so it fills the time in which the
+        // others wait.
         let warps = |said| self.warps_of(said, legs as u32 * self.copies);
         for (which, said) in [(RECEIVE, self.warps.receive), (SEND, self.warps.send)] {
             for leg in of(which) {
@@ -164,12 +175,12 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
     }
 
     fn warps_of(&self, said: Option<u32>, role_copies: u32) -> u32 {
-        // Packets that are looked for hold registers as well.
+        // Packets being polled for also occupy registers.
         let fewer = if self.combines || self.packets { FEWER } else { 1 };
         warps_of(self.on_gpu, said, role_copies * fewer)
     }
 
-    /// Every leg as a round of its own. Receivers first, as roles are.
+    /// Makes every leg a separate round. Receivers come first, as they do among roles.
     fn split(mut self) -> Self {
         let rounds = std::mem::take(&mut self.rounds);
         let (sends, receives): (Vec<_>, Vec<_>) = rounds.into_iter().map(|[send, receive]| (send, receive)).unzip();
@@ -177,16 +188,16 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
         RoundsCode { rounds: legs.map(|leg| [Some(leg), None]).collect(), windows: false, ..self }
     }
 
-    /// `sender`: the name of the role that has the first leg of every round.
+    /// `sender`: the name of the role that runs the first leg of every round.
     fn in_blocks(self, k: &Block<'t>, sender: &str) {
         let (blocks, copies) = (self.blocks, self.copies);
         let sends = self.own.is_some() || self.rounds.iter().any(|round| round[SEND].is_some());
         let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());
         let roles = if self.packets { 1 } else { u32::from(sends) + u32::from(receives) };
         let warps = |said| self.warps_of(said, roles * copies);
-        // Who only signals takes no lanes from those who copy.
+        // A role that only signals must not take lanes from roles that copy.
         let signallers = u32::from(receives && self.windows && self.on_gpu);
-        // No lanes are idle in the blocks of the own chunk.
+        // Leaves no lanes idle in the blocks of the own chunk.
         let own = self.own.as_ref().map(|own| own.round(receives && signallers == 0 && !self.packets));
         let several = self.rounds.len() + usize::from(own.is_some()) > 1;
         let send_warps = match self.warps.send {

@@ -1,4 +1,4 @@
-//! Where a hook is called: the chunks of a leg, and everything else its context says.
+//! The place where a hook is called: the chunks of a leg, and everything else in its context.
 
 use super::flow::Flow;
 use crate::hook::{AnyCtx, AnyCtxBuilder, Chunk, RoleCtx};
@@ -10,14 +10,14 @@ pub(super) struct Scene<'t> {
     pub input: Chunk<'t, ()>,
     pub output: Chunk<'t, ()>,
     pub tiling: Tiling,
-    /// What the fields that name ranks are.
+    /// Determines the fields that name ranks.
     pub flow: Flow,
-    /// The rank whose output gets what is produced here, or whose input gave what is consumed here: this one for what it passes to itself.
-    /// It says nothing of who hands a value on, which in a ring is another rank.
+    /// The rank whose output gets the produced value, or whose input gave the consumed value. For a chunk that a rank
+    /// passes to itself, this rank. It does not say which rank hands a value on; in a ring, that is another rank.
     pub other: Rank,
-    /// Position of the hooks' chunk at which the leg's tiles begin.
+    /// The position in the hooks' chunk at which the leg's tiles begin.
     pub start: usize,
-    /// Columns of that chunk, where it has a shape that the tiles do not have.
+    /// Columns of that chunk, if it has a shape that the tiles do not have.
     pub cols: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! One message between two ranks: how it travels, and whether the transport can do it.
+//! One message between two ranks: decides how it travels, and checks that the transport can do it.
 
 use super::config::{Config, Knobs, Primitive};
 use super::decide::Way;
@@ -11,36 +11,37 @@ use crate::link::{Transport, check_transfer};
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
 use crate::transport::{LinkShape, Protocol, Rank, Transfer, TransferError};
 
-/// What travels between two ranks.
+/// A message between two ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Message<'s> {
-    /// What is said of it.
+    /// The user's settings for it.
     pub config: Config,
-    /// The other rank; without one it goes nowhere, since it is the rank's own.
+    /// The other rank. `None` if the message is the rank's own and goes nowhere.
     pub peer: Option<Rank>,
     /// The parts of each position.
     pub types: &'static [Type],
     pub len: usize,
-    /// Neighbours that share the last of several parts.
+    /// Number of neighbours that share the last of several parts.
     pub last_per: usize,
     pub shape: Option<&'s Shape>,
-    /// Messages of this kind in a launch, each with blocks of its own.
+    /// Number of such messages in a launch, each with its own blocks.
     pub at_once: usize,
     /// The only way it can travel, and why.
     pub only: Option<(Primitive, &'static str)>,
-    /// Whether a consume hook takes it.
+    /// True if a consume hook handles it.
     pub consumed: bool,
-    /// Bytes that may be written of a window.
+    /// Number of bytes of a window that may be written.
     pub window_bytes: Option<usize>,
 }
 
 impl Message<'_> {
-    /// What the user says of it.
+    /// The user's knobs for it.
     pub(super) fn knobs(&self, link: &dyn Transport) -> Knobs {
         self.config.knobs(self.over(link).kind)
     }
 
-    /// The constants of the link it goes over; of a peer that does not exist, which is refused, those of the rank itself.
+    /// The constants of the link it uses. For a peer that does not exist, which is refused later, those of the rank
+    /// itself.
     fn over(&self, link: &dyn Transport) -> LinkShape {
         let exists = |peer: &Rank| peer.index() < link.world_size();
         link.link(self.peer.filter(exists).unwrap_or(link.rank()))
@@ -68,7 +69,7 @@ impl Message<'_> {
         }
         let Way { protocol, blocks, .. } = way;
         if matches!(protocol, Protocol::Direct { .. }) && (consumed || window_bytes.is_none()) {
-            // Nobody is to allocate a window in vain.
+            // Check this first, so that no user allocates a window in vain.
             let why = match consumed {
                 true => "nobody runs a consume hook when the sender writes the output: use staged or packet",
                 false => "it writes a window: allocate one and say window(&window), or use staged",
@@ -78,7 +79,7 @@ impl Message<'_> {
         let tiling = cut(&way);
         match peer {
             Some(peer) => {
-                // Several parts are bytes to the transport.
+                // The transport sees several parts as bytes.
                 let (dtype, bytes) = match types {
                     [ty] => (*ty, len * ty.size()),
                     _ => (Type::U8, len * types.iter().map(|ty| ty.size()).sum::<usize>()),
@@ -97,7 +98,7 @@ impl Message<'_> {
         Ok((way, tiling))
     }
 
-    /// Whether the parts of every element fit packets or slots.
+    /// Checks that the parts of every element fit packets or slots.
     fn check_room(&self, link: &LinkShape, protocol: Protocol, tiling: &Tiling) -> Result<(), TransferError> {
         let Message { types, last_per, .. } = *self;
         let unable = |why| Err(TransferError::Unable { protocol, why });
@@ -126,7 +127,7 @@ impl Message<'_> {
                          rendezvous where those do not fit",
                     );
                 }
-                // Where a value travels once for a group, every row of a tile begins with a group.
+                // If a value travels once per group, every row of a tile must start at a group boundary.
                 let (group, tile) = (last_per, tiling.tile_cols());
                 let one_row = tiling.tile_rows() == 1 && tile >= tiling.cols();
                 if types.len() > 1 && !one_row && !tile.is_multiple_of(group) {
@@ -137,7 +138,7 @@ impl Message<'_> {
         }
     }
 
-    /// Whether the part of every block fits its packets.
+    /// Checks that the part of every block fits its packets.
     fn check_packets(&self, link: &LinkShape, tiling: &Tiling) -> Result<(), TransferError> {
         let (protocol, blocks) = (Protocol::Packet, tiling.blocks());
         let room = PacketPlan::new(link, blocks).message_packets();
@@ -150,7 +151,7 @@ impl Message<'_> {
 }
 
 impl Way {
-    /// How a message is cut: in tiles that fit a slot, or in one part for each block.
+    /// Cuts a message into tiles that fit a slot, or into one part per block.
     fn tiling(&self, len: usize, shape: Option<&Shape>, knobs: &Knobs) -> Tiling {
         let Way { protocol, blocks, tile, granule, .. } = *self;
         let tiling = match shape {
@@ -161,7 +162,8 @@ impl Way {
     }
 }
 
-/// What to say of groups that tiles tear apart, so that they no longer do. `types`: the parts, and how many neighbours share the last.
+/// The error for groups that tiles split, with advice on how to avoid it. `types`: the parts, and how many neighbours
+/// share the last.
 pub(super) fn torn(
     link: &LinkShape,
     (group, tile): (usize, usize),
@@ -178,7 +180,7 @@ pub(super) fn torn(
     if holds(slot_bytes) {
         return TransferError::TornGroup { group, tile };
     }
-    // A granule cuts tiles at groups, but only where a slot holds one.
+    // A granule cuts tiles at group boundaries, but only if a slot holds a whole group.
     let mut needed = slot_bytes.max(Packing::ALIGN).next_power_of_two();
     while !holds(needed) && needed < usize::MAX / 4 {
         needed *= 2;

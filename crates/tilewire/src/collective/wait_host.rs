@@ -1,7 +1,7 @@
-//! Launches that wait through the segments of a world: they sleep on the rank's doorbell, ring those of its peers, and end when
-//! its abort word is set.
+//! Launches that wait through the segments of a world. They sleep on the rank's doorbell, ring those of its peers, and
+//! end when its abort word is set.
 //!
-//! It stands here because `vm` knows no transport and `transport` knows no kernel: this is where the two meet.
+//! This code is here because `vm` does not know transports and `transport` does not know kernels: the two meet here.
 
 use super::call::Call;
 use crate::link::Transport;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How launches of a rank wait: for [`Settings::waits`](crate::vm::Settings).
+/// How the launches of a rank wait: a value for [`Settings::waits`](crate::vm::Settings).
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +38,8 @@ pub fn waits_over(segments: &SegmentSet) -> Waits {
     waits_over_all(&[segments])
 }
 
-/// As [`waits_over`], for a kernel that waits through several sets of segments; none: only a deadline ends its waits.
+/// Like [`waits_over`], for a kernel that waits through several sets of segments. With no sets, only a deadline ends
+/// its waits.
 pub fn waits_over_all(sets: &[&SegmentSet]) -> Waits {
     let doors: Vec<Door> = sets.iter().map(|set| Door::of(set)).collect();
     if doors.is_empty() {
@@ -48,7 +49,7 @@ pub fn waits_over_all(sets: &[&SegmentSet]) -> Waits {
     }
 }
 
-/// As [`waits_over_all`], for a kernel over these transports: waits for a rank that has left end as well.
+/// Like [`waits_over_all`], for a kernel over these transports. Waits for a rank that has left also end.
 pub(super) fn waits_of(hosts: &[&dyn Transport], call: &Call) -> Waits {
     let doors: Vec<&Door> = hosts.iter().filter_map(|host| host.door()).collect();
     if doors.is_empty() {
@@ -62,14 +63,14 @@ pub(super) fn waits_of(hosts: &[&dyn Transport], call: &Call) -> Waits {
     Waits::on(Arc::new(waits))
 }
 
-/// Who has left a transport, and where this rank waits for those who have not.
+/// The ranks that have left a transport, and the segment where this rank waits for those that have not.
 struct Leaving {
     departures: Departures,
     own_segment: Range<usize>,
 }
 
 impl Leaving {
-    /// `None` where nobody's leaving would be noticed.
+    /// `None` if no rank's departure would be noticed.
     fn of(door: &Door) -> Option<Leaving> {
         let departures = door.departures().filter(|departures| departures.are_noticed())?.clone();
         let (_, own_segment) = door.doorbells().nth(door.own())?;
@@ -79,34 +80,36 @@ impl Leaving {
     #[cold]
     fn in_vain(&self, at: Awaited) -> Option<u64> {
         let cause = Cause { code: AbortCode::Left, rank: at.rank, reason: 0 };
-        // A rank may have left one transport of a launch and not the other.
+        // A rank may have left one transport of a launch but not another.
         (self.own_segment.contains(&at.address) && self.departures.has_left(at.rank)).then(|| cause.to_word())
     }
 }
 
-/// How others can see what a launch waits for. A kernel over several transports tells nobody.
+/// Lets other ranks see what a launch waits for. A kernel over several transports tells nobody.
 struct Told {
     status: Status,
-    /// What the launch is, in words.
+    /// A description of the launch.
     call: String,
 }
 
-/// The wait host of a rank with some [`Door`]s. A rank behind a door is known to the engine by its place in the lists below.
+/// The wait host of a rank with one or more [`Door`]s. The engine identifies a rank behind a door by its index in the
+/// lists below.
 struct SegmentWaits {
     /// This rank, behind the first door.
     own: usize,
-    /// This rank's, of each door.
+    /// This rank's abort word, for each door.
     aborts: Vec<Abort>,
-    /// Of every rank behind every door.
+    /// The doorbells of every rank behind every door.
     doorbells: Vec<Doorbell>,
-    /// Where the segment of each is mapped here.
+    /// The address range where each rank's segment is mapped here.
     places: Vec<Range<usize>>,
     leaving: Vec<Leaving>,
     told: Option<Told>,
 }
 
 impl SegmentWaits {
-    /// One can sleep on one doorbell only: how long before a look at what the others would tell.
+    /// A thread can sleep on only one doorbell. This is how long it sleeps before checking what the others would
+    /// report.
     const NAP: Duration = Duration::from_micros(50);
 
     fn new(doors: &[&Door]) -> SegmentWaits {
@@ -125,7 +128,7 @@ impl SegmentWaits {
 impl WaitHost for SegmentWaits {
     #[inline]
     fn aborted(&self) -> Option<u64> {
-        // Relaxed: the word says all there is, see `Abort`.
+        // Relaxed: the word itself carries all the information, see `Abort`.
         let word = |abort: &Abort| abort.word().load(std::sync::atomic::Ordering::Relaxed);
         self.aborts.iter().map(word).find(|&word| word != 0)
     }
@@ -142,7 +145,7 @@ impl WaitHost for SegmentWaits {
 
     fn stalled(&self, at: &[Option<Awaited>], probe: u64) -> Option<u64> {
         let told = self.told.as_ref()?;
-        // A wait for memory that no rank is known to signal, or that belongs to another transport, may be ended by anybody.
+        // Any rank may end a wait on memory that no rank is known to signal, or that belongs to another transport.
         let peer = |at: &Option<Awaited>| at.filter(|at| self.places[self.own].contains(&at.address)).map(|at| at.rank);
         let Some(mut peers) = at.iter().map(peer).collect::<Option<Vec<usize>>>() else {
             told.status.goes_on();
@@ -207,8 +210,8 @@ mod tests {
         assert_eq!(waits.owner(&raw const elsewhere as usize), 1);
     }
 
-    /// Rank 1 waits for rank 2 in a launch of `blocks` blocks; its deadline passes. Another rank may look for the late one before rank 1 has
-    /// set the abort words.
+    /// Rank 1 waits for rank 2 in a launch of `blocks` blocks, and its deadline passes. Another rank may look for the
+    /// late one before rank 1 has set the abort words.
     #[test]
     fn a_launch_that_expires_is_seen_to_wait_until_its_caller_says_otherwise() {
         for blocks in [1, 3] {

@@ -289,7 +289,7 @@ impl NvlTransport {
     /// there are several.
     pub fn mark_broken(&self, cause: Cause) {
         self.control.abort_all(self.desk.first(cause));
-        // At once for this rank: its watcher may be asleep.
+        // Immediately for this rank: its watcher may be asleep.
         _ = self.watcher.pass_on();
     }
 

@@ -35,8 +35,8 @@ pub struct ShmOptions {
     /// Bytes of packets that each sender has at each receiver; half of them carry data. `Some(0)`: no packets. Up to 7 ranks 256 KiB, at 64
     /// ranks 64 KiB.
     pub packet_bytes: Option<usize>,
-    /// Whether all pages are entered into the page tables at once rather than at first touch. May differ between ranks; where these are
-    /// threads, rank 0 says.
+    /// True to enter all pages into the page tables immediately rather than at first touch. May differ between ranks;
+    /// if ranks are threads, rank 0's value counts.
     pub populate: bool,
 }
 
@@ -229,7 +229,7 @@ impl ShmTransport {
         &self.desk.status
     }
 
-    /// Who has let go of the transport already; of ranks that are threads, who has come to the end of its closure.
+    /// The ranks that have already let go of the transport; for ranks that are threads, those whose closure has ended.
     pub fn departures(&self) -> &Departures {
         &self.desk.departures
     }

@@ -68,8 +68,8 @@ impl Rehearsal {
         Rehearsal { settings, ..self }
     }
 
-    /// A world of small regions, in which slots come round often: 2 KiB of staging and 4 KiB of packets for each peer and block (from 17 ranks on
-    /// 128 bytes of staging for each rank), eight slots at most.
+    /// A world of small regions, in which slots are reused often: 2 KiB of staging and 4 KiB of packets for each peer
+    /// and block, and at most eight slots. From 17 ranks on, staging has 128 bytes for each rank.
     pub fn small(ranks: usize, blocks: usize) -> Rehearsal {
         Rehearsal::new(Geometry {
             world_size: ranks,
@@ -97,11 +97,12 @@ impl Rehearsal {
         Ok(plan)
     }
 
-    /// Checks such a plan as [`Plan::verify`] does, with [`Rehearsal::settings`]: the one line for a user's own test. To say what tensors hold before
-    /// and after each launch, make a [`Rehearsal::plan`] and see [`Plan::expect`].
+    /// Checks such a plan as [`Plan::verify`] does, with [`Rehearsal::settings`]: the one line for a user's own test.
+    /// To specify the tensors' contents before and after each launch, make a [`Rehearsal::plan`] and see
+    /// [`Plan::expect`].
     ///
-    /// Make tensors once for each rank, outside of `trace`. Those that `trace` makes are new in every launch: then nothing can overwrite what an
-    /// earlier launch still reads, and such bugs are hidden.
+    /// Make tensors once for each rank, outside of `trace`. Tensors made in `trace` are new in every launch, so nothing
+    /// can overwrite data that an earlier launch still reads, and such bugs stay hidden.
     pub fn check<E>(
         &self,
         launches: usize,

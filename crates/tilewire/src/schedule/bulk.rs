@@ -1,4 +1,5 @@
-//! Bulk: staged, with tiles moved by asynchronous copies through scratch (on a GPU: TMA through shared memory).
+//! Bulk: staged transfers whose tiles move by asynchronous copies through scratch (on a GPU: TMA through shared
+//! memory).
 //!
 //! ```text
 //!   sender, step g                                     receiver, step g
@@ -8,19 +9,21 @@
 //!   wait  until copy g - (S - 1) is complete           HEAD := g + 1
 //!   TAIL := its number + 1                             consume ◀── scratch, stage g mod S
 //! ```
-//! Slots, counters, credits and the drain are those of [`staged`](super::staged). New is *when* a step is announced: a copy is asynchronous,
-//! so its TAIL follows a wait that covers it, S - 1 steps later, and S copies are under way at once. A receiver asks for S - 1 tiles before
-//! it consumes one.
+//! Slots, counters, credits and the drain are those of [`staged`](super::staged). The difference is *when* a step is
+//! announced. A copy is asynchronous, so its TAIL follows a wait that covers it, S - 1 steps later, and S copies are in
+//! flight simultaneously. A receiver requests S - 1 tiles ahead of the one it consumes.
 //!
-//! **The fences.** Copies are ordered with plain accesses by a proxy fence alone. One stands before each copy, after all it depends on: at a
-//! sender the `each` that filled the stage and the credit for the slot; at a receiver the TAIL, and the `each` that read what the
-//! stage held before. A stage is filled again only when its copy is complete, which the wait before the TAIL says.
+//! **The fences.** Only a proxy fence orders copies with plain accesses. One stands before each copy, after everything
+//! the copy depends on. For a sender, that is the `each` that filled the stage and the credit for the slot. For a
+//! receiver, it is the TAIL and the `each` that read the stage's previous content. A stage is refilled only after its
+//! copy is complete, which the wait before the TAIL guarantees.
 //!
-//! **No deadlock.** A sender announces step g when it has started the copy of g + S - 1, so it needs the credit of g + S - 1 - depth; a
-//! receiver waits for TAIL of g when it has credited g - S. So 2 S - 1 ≤ depth, counted in turns of one copy of the role. Where a sender waits
-//! for the slots of a group of steps at once, the others of the group count as well: 2 S - 1 ≤ depth - 3.
+//! **No deadlock.** A sender announces step g after it has started the copy of g + S - 1, so it needs the credit of g +
+//! S - 1 - depth. A receiver waits for TAIL of g after it has credited g - S. So 2 S - 1 ≤ depth, counted in turns of
+//! one copy of the role. If a sender waits for the slots of a whole group, the other steps of the group count as well:
+//! 2 S - 1 ≤ depth - 3.
 //!
-//! **Dense tiles.** A copy moves neighbouring bytes, so a tile at the edge of a chunk is packed as wide as it is.
+//! **Dense tiles.** A copy moves contiguous bytes, so a tile at the edge of a chunk is packed with its actual width.
 
 use super::packing::Packing;
 use super::peer::Peer;
@@ -30,7 +33,8 @@ use crate::hook::{self, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::BulkDone;
 use crate::transport::{Protocol, TransferError};
 
-/// The slots of a bulk transfer, numbers of the host that are equal on both sides; and the stages of scratch that tiles go through, which need not be.
+/// The slots of a bulk transfer, and the stages of scratch that tiles pass through. The host computes these numbers.
+/// The slots are equal on both sides; the stages need not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkPlan {
     staged: StagedPlan,
@@ -38,18 +42,18 @@ pub struct BulkPlan {
 }
 
 impl BulkPlan {
-    /// The largest slot: several must fit the scratch of a role.
+    /// The largest slot. Several must fit into the scratch of a role.
     pub const LARGEST_SLOT: usize = 32 << 10;
-    /// Slots begin on multiples of so many bytes: a GPU's bulk copies need it.
+    /// Slots begin on multiples of this many bytes, as a GPU's bulk copies require.
     pub const ALIGN: usize = 16;
-    /// Scratch of a role, all copies together, unless somebody says: two roles of a block then leave room in the shared memory of an
-    /// sm_90, 227 KiB.
+    /// Default scratch of a role, all copies together. Two roles of a block then still leave room in the 227 KiB of
+    /// shared memory of an sm_90.
     pub const SCRATCH: usize = 96 << 10;
-    /// More copies under way hide nothing more.
+    /// More copies in flight hide no further latency.
     const MOST_STAGES: usize = 4;
 
-    /// As many stages as the depth and the scratch allow. Slots larger than [`BulkPlan::LARGEST_SLOT`], or no multiple of
-    /// [`BulkPlan::ALIGN`], are refused.
+    /// Uses as many stages as the depth and the scratch allow. Returns an error if slots are larger than
+    /// [`BulkPlan::LARGEST_SLOT`], or not a multiple of [`BulkPlan::ALIGN`].
     ///
     /// ```
     /// use tilewire::link::Transport;
@@ -64,8 +68,8 @@ impl BulkPlan {
         BulkPlan::within(staged, Self::SCRATCH)
     }
 
-    /// As many stages as the depth and so many bytes of scratch allow, for all copies of a role together; one at least. Refuses what
-    /// [`BulkPlan::new`] does.
+    /// Uses as many stages as the depth and `scratch` bytes allow, for all copies of a role together, but at least one.
+    /// Returns the same errors as [`BulkPlan::new`].
     pub fn within(staged: StagedPlan, scratch: usize) -> Result<BulkPlan, TransferError> {
         let StagedPlan { slot_bytes, depth, copies, .. } = staged;
         let unable = |why| Err(TransferError::Unable { protocol: Protocol::Bulk { slot_bytes, depth }, why });
@@ -80,7 +84,7 @@ impl BulkPlan {
         Ok(BulkPlan { staged, stages: by_depth.min(by_scratch).clamp(1, Self::MOST_STAGES) })
     }
 
-    /// Stages of scratch of each copy of a role.
+    /// Stages of scratch for each copy of a role.
     pub const fn stages(&self) -> usize {
         self.stages
     }
@@ -91,7 +95,7 @@ impl BulkPlan {
     }
 }
 
-/// The stages of scratch of a role, and the parts of a tile in them.
+/// A role's stages of scratch, and the layout of a tile's parts in them.
 struct Stages<'t> {
     bytes: Region<'t>,
     plan: BulkPlan,
@@ -107,18 +111,18 @@ impl<'t> Stages<'t> {
 
     /// First byte of the stage of a step.
     fn offset(&self, at: &StepAt<'t>) -> Value<'t, i64> {
-        // Every copy of the role has stages of its own, for its own turns; how many copies run is for the engine to say.
+        // Every copy of the role has its own stages, for its own turns. The engine decides how many copies run.
         let turn = at.number.cast::<i64>() / self.by;
         turn % self.plan.stages as i64 * self.plan.staged.slot_bytes as i64
     }
 
-    /// Waits until the oldest turn that may be under way is complete.
+    /// Waits until the oldest turn that may be in flight is complete.
     #[track_caller]
     fn wait_oldest(&self, r: &RoleCtx<'t>) {
         r.bulk_wait((self.plan.behind() * self.packing.types().len()) as u32, BulkDone::Complete);
     }
 
-    /// For every part of a tile: where it begins in a slot, how many bytes it may have and how many it has.
+    /// For every part of a tile: its offset in a slot, its capacity in bytes, and its actual size in bytes.
     fn parts(&self, tile: &Tile<'t>) -> impl Iterator<Item = (usize, usize, Value<'t, i64>)> {
         let (packing, elements) = (self.packing, tile.rows() * tile.cols());
         packing.types().iter().enumerate().map(move |(part, ty)| {
@@ -127,7 +131,7 @@ impl<'t> Stages<'t> {
         })
     }
 
-    /// Starts copies of a tile to its slot.
+    /// Starts the copies of a tile to its slot.
     #[track_caller]
     fn put(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, tile: &Tile<'t>, at: &StepAt<'t>) {
         let stage = self.offset(at);
@@ -137,7 +141,7 @@ impl<'t> Stages<'t> {
         }
     }
 
-    /// Starts copies of a tile from its slot.
+    /// Starts the copies of a tile from its slot.
     #[track_caller]
     fn get(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, tile: &Tile<'t>, at: &StepAt<'t>) {
         let stage = self.offset(at);
@@ -147,7 +151,7 @@ impl<'t> Stages<'t> {
         }
     }
 
-    /// Where a hook of this step finds its tile: in the stage, not in the slot.
+    /// The tile as a hook of this step sees it: in the stage, not in the slot.
     fn region(&self, r: &RoleCtx<'t>, at: &StepAt<'t>) -> hook::Tile<'t> {
         hook::Tile { region: self.bytes, bank: r.constant(0i64), offset: self.offset(at) }
     }
@@ -166,7 +170,7 @@ pub fn send_bulk<'t, R: Regs>(
     send_bulk_any(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
 }
 
-/// [`send_bulk`] of whatever the packing says.
+/// [`send_bulk`] with the types of the packing.
 #[track_caller]
 pub(crate) fn send_bulk_any<'t>(
     r: &RoleCtx<'t>,
@@ -203,7 +207,7 @@ pub(crate) fn send_bulk_any<'t>(
     });
     if plan.stages > 1 {
         r.bulk_wait(0, BulkDone::Complete);
-        // This copy's steps from `steps - behind` on: the loop has announced those before.
+        // This copy's steps from `steps - behind` on: the loop has announced the earlier ones.
         let announced = (steps - behind - first).max(0);
         let left = first + (announced + by - 1) / by * by;
         r.for_step(left, steps, by, |step| pipeline.filled(&pipeline.at(step).slot, bytes));
@@ -224,7 +228,7 @@ pub fn recv_bulk<'t, R: Regs>(
     recv_bulk_any(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
 }
 
-/// [`recv_bulk`] of whatever the packing says.
+/// [`recv_bulk`] with the types of the packing.
 #[track_caller]
 pub(crate) fn recv_bulk_any<'t>(
     r: &RoleCtx<'t>,

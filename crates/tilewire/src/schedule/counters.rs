@@ -57,7 +57,7 @@ pub(super) enum Keeps {
     One,
     /// Those of this copy of the role.
     OfCopy,
-    /// One role takes the steps of so many copies: it reads the first one's, and stores them all.
+    /// One role takes the steps of this many copies: it reads the first copy's counters, and stores them all.
     OfAll(u32),
 }
 

@@ -6,8 +6,8 @@
 //!                                         put this block's part into the window
 //!   wait DONE[block] ≥ n + 1  ◀─────────  DONE[block] := n + 1
 //! ```
-//! The receiver's launch n permits the writes of launch n, so a fast sender never overwrites a result that is still being read. Every
-//! block waits for its own READY: that of another says nothing about this one's.
+//! The receiver's launch n permits the writes of launch n, so a fast sender never overwrites a result that is still
+//! being read. Every block waits for its own READY, because another block's READY says nothing about it.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::peer::{Peer, Span, Word};
@@ -16,8 +16,8 @@ use crate::hook::{Payload, Regs, RoleCtx, Value};
 use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
 
-/// Writes this block's part of a chunk into the peer's window: `produce` gives what is stored at a position, one value. The tiling has
-/// a tile for each block.
+/// Writes this block's part of a chunk into the peer's window. `produce` returns the single value to store at a
+/// position. The tiling has one tile per block.
 #[track_caller]
 pub fn send_direct<'t, R: Regs>(
     r: &RoleCtx<'t>,

@@ -1,4 +1,4 @@
-//! Packets: small messages whose flag travels with the data, so that no signal follows them.
+//! Packets: small messages whose flag travels with the data, so that no signal has to follow them.
 //!
 //! ```text
 //!   a block's packets    ├ message 8k ┼ message 8k + 1 ┼ … ┼ message 8k + 7 ┤     message m of a block lies at m mod 8
@@ -7,14 +7,17 @@
 //!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2¹⁶
 //!   put packets with flag m mod 2¹⁶                     m + 1 a multiple of 4: PACKET HEAD := m + 1
 //! ```
-//! **Credits** are given and asked for once in four messages: a credit for each would cost every message the way of a cache line.
-//! At a multiple of four the sender makes sure of the four messages to come: they lie where messages m - 8 … m - 5 lay.
+//! **Credits** are given and checked once every four messages: a credit for each would cost every message a cache-line
+//! transfer. At a multiple of four, the sender makes sure that there is room for the next four messages, which
+//! overwrite messages m - 8 … m - 5.
 //!
-//! **Flags** carry the number of the operation ([`matching`](crate::ir::matching)). They come again after 2¹⁶ messages, and a packet that no message has touched since would then be taken for a new one. So
-//! with the last message before that the receiver clears all packets of the block and then gives its credit, and the sender waits for
-//! that credit before its next message.
+//! **Flags** also carry the number of the operation ([`matching`](crate::ir::matching)). They repeat after 2¹⁶
+//! messages, and a packet left untouched since then would be mistaken for a new one. So with the last message before
+//! the flags repeat, the receiver clears all packets of the block and then gives its credit. The sender waits for that
+//! credit before its next message.
 //!
-//! Elements of eight bytes are packets by themselves; others, and several parts, are packed in the role's scratch first.
+//! Each eight-byte element is a packet by itself. Smaller elements, and several parts, are first packed in the role's
+//! scratch.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::peer::{Peer, Word};
@@ -24,21 +27,22 @@ use crate::ir::{SourceLine, Type};
 use crate::transport::LinkShape;
 use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
 
-/// Credits come in halves of what may be under way.
+/// Credits are given for half of the messages that may be in flight.
 const HALF: u64 = PACKET_DEPTH as u64 / 2;
-/// Flags are numbers of messages modulo this, a power of two: the bits of a flag that its message has, beside the operation's.
+/// Flags are message numbers modulo this power of two. The message number takes these bits of a flag, beside the
+/// operation's.
 const FLAGS: u64 = 1 << 16;
-/// A bit that makes no flag 0.
+/// Set in every flag, so that no flag is 0.
 const NOT_ZERO: u32 = 1 << 31;
 
-/// The packets of a transfer: numbers of the host, equal on both sides.
+/// The packets of a transfer. The host computes these numbers; they are equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketPlan {
     /// Blocks of the kernel that take part, from block 0.
     pub blocks: usize,
     /// Blocks the transport has room for.
     pub max_blocks: usize,
-    /// Packets of a block.
+    /// Packets per block.
     pub block_packets: usize,
 }
 
@@ -68,15 +72,16 @@ struct Message<'t> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
     number: Value<'t, u64>,
-    /// The number of the next. Computed at first and not where it is used: what comes before the packets is done while they are under way.
+    /// The number of the next message. Computed early rather than where it is used: work done before the packets arrive
+    /// overlaps with their flight.
     next: Value<'t, u64>,
     flag: Value<'t, u32>,
     /// Its first packet.
     first: Value<'t, i64>,
 }
 
-/// The number of a block's next message to or from a peer, as it was read: nothing is computed of it yet. On a GPU a load takes a
-/// microsecond and several no longer, so whoever asks for several numbers reads all of them first.
+/// The number of a block's next message to or from a peer, as loaded; nothing is computed from it yet. On a GPU one
+/// load takes a microsecond and several take no longer, so a caller that needs several numbers loads all of them first.
 struct Numbered<'t> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
@@ -94,7 +99,7 @@ impl<'t> Numbered<'t> {
     ) -> Vec<Numbered<'t>> {
         let (needed, room) = (PacketPlan::packets(types, tiling.tile_len().min(tiling.len())), plan.message_packets());
         assert!(needed <= room, "{needed} packets for a block that has {room}");
-        // A block has one tile: what is packed is one message.
+        // A block has one tile, and packs it into one message.
         let blocks = plan.blocks.min(tiling.blocks());
         assert!(tiling.tiles() <= blocks, "{} tiles for {blocks} blocks", tiling.tiles());
         let block = block_of(r, plan.blocks);
@@ -113,24 +118,24 @@ impl<'t> Numbered<'t> {
 }
 
 impl<'t> Message<'t> {
-    /// Whether this message asks for credit, for itself and those up to the next that asks.
+    /// True if this message must check for credit, for itself and for the messages up to the next check.
     fn asks(&self) -> Value<'t, bool> {
         (self.number & (HALF - 1)).eq(0)
     }
 
-    /// Waits for the credit of the last message that had to ask: this one, if it is `asking`.
+    /// Waits for the credit of the last message that had to check. With `asking`, that is this one.
     fn wait_free(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, asking: bool) {
         let number = if asking { self.number } else { self.number & !(HALF - 1) };
         let wrapped = (number & (FLAGS - 1)).eq(0);
         peer.wait(r, Word::PacketHead(self.block), wrapped.select(number, number.max(HALF) - HALF));
     }
 
-    /// Whether the receiver gives a credit with this message.
+    /// True if the receiver gives a credit with this message.
     fn is_credited(&self) -> Value<'t, bool> {
         (self.next & (HALF - 1)).eq(0)
     }
 
-    /// Whether flags come again after this message.
+    /// True if flags repeat after this message.
     fn is_last(&self) -> Value<'t, bool> {
         (self.next & (FLAGS - 1)).eq(0)
     }
@@ -139,7 +144,7 @@ impl<'t> Message<'t> {
         peer.credit(r, Word::PacketHead(self.block), self.next);
     }
 
-    /// Clears all packets of the block, and gives the credit.
+    /// Clears all packets of the block, then gives the credit.
     fn clear(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, plan: PacketPlan) {
         let first = self.block * plan.block_packets as i64;
         r.each(plan.block_packets, |k| peer.packet_clear(first + k));
@@ -156,8 +161,8 @@ fn any<'t>(of: impl Iterator<Item = Value<'t, bool>>) -> Value<'t, bool> {
     of.reduce(|a, b| a | b).expect("a message goes to somebody")
 }
 
-/// Waits until there is room for these messages and those up to the next that ask. If one must ask, all do: on a GPU waits in a row take as
-/// long as one, and who had room has it still.
+/// Waits until there is room for these messages and the ones up to the next check. If one peer must be checked, all
+/// are: on a GPU consecutive waits take as long as one, and peers that had room still have it.
 fn wait_free<'t>(r: &RoleCtx<'t>, to: &[Peer<'t>], messages: &[Message<'t>]) {
     if to.is_empty() {
         return;
@@ -167,7 +172,7 @@ fn wait_free<'t>(r: &RoleCtx<'t>, to: &[Peer<'t>], messages: &[Message<'t>]) {
     });
 }
 
-/// The receiver's credits for these messages, where one of them is due.
+/// Gives the receiver's credits for these messages, if any of them is due.
 fn credit<'t>(r: &RoleCtx<'t>, from: &[Peer<'t>], messages: &[Message<'t>], plan: PacketPlan) {
     if from.is_empty() {
         return;
@@ -187,10 +192,11 @@ fn credit<'t>(r: &RoleCtx<'t>, from: &[Peer<'t>], messages: &[Message<'t>], plan
     });
 }
 
-/// Sends this block's part of a message in packets. The tiling has a tile for each block.
+/// Sends this block's part of a message in packets. The tiling has one tile per block.
 ///
 /// # Panics
-/// When a tile does not fit a block's packets, or there are more tiles than blocks: a build error, in a kernel being traced.
+/// If a tile does not fit a block's packets, or there are more tiles than blocks. In a kernel being traced, this is a
+/// build error.
 #[track_caller]
 pub fn send_packets<'t, R: Regs>(
     r: &RoleCtx<'t>,
@@ -202,7 +208,7 @@ pub fn send_packets<'t, R: Regs>(
     share_packets(r, std::slice::from_ref(peer), (plan, R::TYPES), tiling, &|at| R::erase(produce(at))).end();
 }
 
-/// Messages that were put and are not counted yet: nothing that follows in the launch waits for that.
+/// Messages that have been put but not yet counted. Nothing later in the launch waits for the count.
 #[must_use = "the next launch would send messages of the same numbers"]
 pub struct Sent<'t>(Vec<Message<'t>>);
 
@@ -216,7 +222,8 @@ impl Sent<'_> {
     }
 }
 
-/// Sends this block's part of one message to several peers: produced once, put to each of them. They are counted by [`Sent::end`].
+/// Sends this block's part of one message to several peers: produced once, put to each of them. [`Sent::end`] counts
+/// them.
 #[track_caller]
 pub fn share_packets<'t>(
     r: &RoleCtx<'t>,
@@ -229,7 +236,7 @@ pub fn share_packets<'t>(
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let elements = |tile: &Tile<'t>| tile.rows() * tile.cols();
-    // What is packed is so while the numbers are under way.
+    // Pack while the loads of the numbers are in flight.
     let packed = Packed::of(r, tiling, types, &|spot| produce(&leg(spot)));
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     wait_free(r, to, &messages);
@@ -247,14 +254,16 @@ pub fn share_packets<'t>(
     Sent(messages)
 }
 
-/// Gets the number of a word in a tile, the word that was sent and those that came.
+/// Called with the tile, the number of a word in it, the word that was sent, and the words that arrived.
 type TakeWord<'a, 't> = dyn Fn(&Tile<'t>, Value<'t, i64>, Value<'t, u64>, &[Value<'t, u64>]) + 'a;
 
-/// Sends this block's part of one message to several peers and takes what they send of theirs, word by word in one pass: `take` gets the
-/// number of a word in a tile, the word that was sent and those that came. Elements are smaller than words, and fill them.
+/// Sends this block's part of one message to several peers and receives theirs, word by word in one pass. `take` gets
+/// the number of a word in a tile, the word that was sent, and the words that arrived. Elements are smaller than words,
+/// and fill them.
 ///
-/// Nobody waits for a word before it has put its own, and who waits holds back no smaller word ([`Op::PacketGet`](crate::ir::Op::PacketGet)). So
-/// of all words that somebody waits for, the first is put by everybody: somebody gets on.
+/// No deadlock: no rank waits for a word before it has put its own, and a waiting rank holds back no smaller word
+/// ([`Op::PacketGet`](crate::ir::Op::PacketGet)). So of all words being waited for, every rank has put the first, and
+/// some rank makes progress.
 #[track_caller]
 pub(super) fn swap_packets<'t>(
     r: &RoleCtx<'t>,
@@ -299,7 +308,7 @@ pub fn recv_packets<'t, R: Regs>(
     recv_packets_any(r, peer, (plan, R::TYPES), tiling, &|at, payload| consume(at, R::restore(payload)));
 }
 
-/// [`recv_packets`] of these types.
+/// [`recv_packets`] with the given types.
 #[track_caller]
 pub(crate) fn recv_packets_any<'t>(
     r: &RoleCtx<'t>,
@@ -333,13 +342,13 @@ pub(crate) fn recv_packets_any<'t>(
     message.end();
 }
 
-/// The next messages of several peers, which [`reduce_packets`](super::reduce_packets) combines.
+/// The next messages from several peers, which [`reduce_packets`](super::reduce_packets) combines.
 pub struct Expected<'t> {
     numbered: Vec<Numbered<'t>>,
     types: &'static [Type],
 }
 
-/// Reads the numbers of the next messages from each of several peers: before something is sent, so that they are known when it is.
+/// Reads the numbers of the next messages from several peers. Call it before sending, so that they are known by then.
 #[track_caller]
 pub fn expect_packets<'t>(
     r: &RoleCtx<'t>,
@@ -350,8 +359,8 @@ pub fn expect_packets<'t>(
     Expected { numbered: Numbered::next(r, from, (plan, types), tiling, Side::Receive), types }
 }
 
-/// Receives this block's part of a message in packets from each of several peers into the role's scratch, to be read by whoever combines
-/// them: looked for side by side, since they arrive together.
+/// Receives this block's part of a message from each of several peers into the role's scratch, for the caller to
+/// combine. Polls for them side by side, since they arrive together.
 #[track_caller]
 pub(super) fn hold_packets<'t>(
     r: &RoleCtx<'t>,
@@ -374,11 +383,12 @@ pub(super) fn hold_packets<'t>(
     (held, Taken(messages))
 }
 
-/// Messages that were taken.
+/// Messages that have been received.
 pub(super) struct Taken<'t>(Vec<Message<'t>>);
 
 impl<'t> Taken<'t> {
-    /// Gives the credits that are due for messages from these peers, and counts them: nothing that is computed of them waits for that.
+    /// Gives the credits that are due for messages from these peers, and counts the messages. No computation on them
+    /// waits for this.
     #[track_caller]
     pub fn end(self, r: &RoleCtx<'t>, from: &[Peer<'t>], plan: PacketPlan) {
         credit(r, from, &self.0, plan);
@@ -388,11 +398,11 @@ impl<'t> Taken<'t> {
     }
 }
 
-/// The parts of a block's elements, one part after the other in the role's scratch, each from a word on.
+/// The parts of a block's elements, one after the other in the role's scratch. Each part begins at a word boundary.
 pub(super) struct Packed<'t> {
     bytes: Region<'t>,
     types: &'static [Type],
-    /// Room for so many.
+    /// Capacity in elements.
     elements: usize,
 }
 
@@ -403,7 +413,7 @@ impl<'t> Packed<'t> {
         Packed { bytes, types, elements }
     }
 
-    /// What is produced of a block's elements, in scratch, where they must be packed: elements of eight bytes are words by themselves.
+    /// Produces a block's elements into scratch if they must be packed. Eight-byte elements are words by themselves.
     #[track_caller]
     fn of(
         r: &RoleCtx<'t>,
@@ -430,7 +440,7 @@ impl<'t> Packed<'t> {
         PacketPlan::packets(&self.types[..part], self.elements) as i64
     }
 
-    /// Words of a part of so many elements.
+    /// Words that a part needs for `elements` elements.
     fn words(&self, part: usize, elements: Value<'t, i64>) -> Value<'t, i64> {
         match self.types[part].size() as i64 {
             8 => elements,
@@ -438,7 +448,7 @@ impl<'t> Packed<'t> {
         }
     }
 
-    /// Whether the elements of every tile fill their words.
+    /// True if the elements of every tile fill their words.
     fn is_full_of(&self, tiling: Tiling) -> bool {
         self.types.iter().all(|ty| tiling.is_cut_by(8 / ty.size()))
     }
@@ -478,7 +488,7 @@ impl<'t> Packed<'t> {
         if first == 0 { offset } else { offset + first }
     }
 
-    /// Runs the body for all words: their number in the message, and where they lie.
+    /// Runs the body for all words, with the word's number in the message and its position in scratch.
     #[track_caller]
     fn each_word(&self, r: &RoleCtx<'t>, elements: Value<'t, i64>, body: impl Fn(Value<'t, i64>, Value<'t, i64>)) {
         for part in 0..self.types.len() {

@@ -30,7 +30,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Every part begins on a multiple of so many bytes.
+    /// Every part begins on a multiple of this many bytes.
     pub const ALIGN: usize = 64;
 
     /// Packs `elements` elements of these parts.
@@ -38,8 +38,8 @@ impl Packing {
         Packing { types, elements, last_per: 1 }
     }
 
-    /// The same with a last part that is shared by groups of so many neighbours, and lies there once for each. The positions of a tile
-    /// must begin with a group. A single part is never shared.
+    /// The same packing with a last part shared by groups of `group` neighbours and stored once per group. The
+    /// positions of a tile must begin with a group. A single part is never shared.
     pub const fn last_per(self, group: usize) -> Packing {
         let last_per = if self.types.len() > 1 && group > 1 { group } else { 1 };
         Packing { last_per, ..self }
@@ -51,7 +51,8 @@ impl Packing {
         Packing::fitting_shared(types, 1, slot_bytes)
     }
 
-    /// As [`Packing::fitting`], with a last part that is shared by groups of so many neighbours. They are whole groups.
+    /// As [`Packing::fitting`], with a last part shared by groups of `last_per` neighbours. Only whole groups are
+    /// counted.
     pub fn fitting_shared(types: &'static [Type], last_per: usize, slot_bytes: usize) -> Option<Packing> {
         let of = |elements: usize| Packing::new(types, elements).last_per(last_per);
         let group = of(1).last_per;
@@ -88,7 +89,7 @@ impl Packing {
         self.offset(self.types.len())
     }
 
-    /// Bytes of all parts, without what lies between them.
+    /// Bytes of all parts, without the padding between them.
     pub(crate) fn bytes_of_parts(&self) -> usize {
         let bytes = |part: usize| self.types[part].size().saturating_mul(self.count(part));
         (0..self.types.len()).map(bytes).fold(0, usize::saturating_add)
@@ -111,7 +112,7 @@ impl Packing {
             let byte = self.byte(part, base, index);
             match self.sharers(part) {
                 1 => to.put_any(byte, x),
-                // All of a group have the same; the first one writes it.
+                // All elements of a group have the same value; the first one writes it.
                 group => to.put_any_if((index % group as i64).eq(0), byte, x),
             }
         }
@@ -121,7 +122,7 @@ impl Packing {
     #[track_caller]
     pub(super) fn get<'t>(&self, from: &Peer<'t>, base: Value<'t, i64>, index: Value<'t, i64>) -> Payload<'t> {
         let mut parts = Vec::with_capacity(self.types.len());
-        // No closure: it would not know the caller's line.
+        // Not a closure, which would lose the caller's line.
         for (part, &ty) in self.types.iter().enumerate() {
             parts.push(from.get_any(self.byte(part, base, index), ty));
         }

@@ -1,4 +1,5 @@
-//! The transport seam: everything a schedule does to reach one peer. [`Reach`] is what a transport implements, [`Peer`] what a schedule holds.
+//! The transport seam: everything a schedule does to reach one peer. A transport implements [`Reach`]; a schedule holds
+//! a [`Peer`].
 
 use crate::hook::{AnyValue, Block, Lines, Region, RoleCtx, Slots, Value, View};
 use crate::ir::scalar::Element;
@@ -7,12 +8,14 @@ use crate::tensor::Memory;
 use crate::transport::{PeerEndpoint, PeerMemory, Protocol};
 use std::rc::Rc;
 
-/// How a transport reaches one peer: the only code of a kernel that differs from link to link. Implement it for a transport of your own.
+/// How a transport reaches one peer: the only code of a kernel that differs from link to link. Implement it for your
+/// own transport.
 ///
-/// It is bound where the kernel is traced, so one kernel may use loads and stores for one peer and a network for another, and no engine
-/// decides anything while it runs. Offsets count bytes of this sender's part of the receiver's staging (of the window, for `direct`);
-/// packets are numbered in this sender's part of the receiver's packets. Values come without their types, so that schedules are compiled
-/// once. What is traced in these methods is reported at the line that called [`Peer`].
+/// It is bound when the kernel is traced. One kernel may thus use loads and stores for one peer and a network for
+/// another, and no engine decides anything at run time. Offsets count bytes in this sender's part of the receiver's
+/// staging (in the window, for `direct`). Packets are numbered within this sender's part of the receiver's packets.
+/// Values are untyped, so that schedules are compiled once. Code traced in these methods is reported at the line that
+/// called [`Peer`].
 pub trait Reach<'t> {
     /// Writes a value for the peer.
     fn put(&self, offset: Value<'t, i64>, x: AnyValue<'t>);
@@ -42,15 +45,15 @@ pub trait Reach<'t> {
     /// Waits for a packet of the peer. Only in an `each`.
     fn packet_get(&self, index: Value<'t, i64>, flag: Value<'t, u32>) -> Value<'t, u64>;
 
-    /// Makes a packet of the peer, here, one without a flag. Only in an `each`.
+    /// Clears the flag of a packet that the peer wrote here. Only in an `each`.
     fn packet_clear(&self, index: Value<'t, i64>);
 
-    /// Starts a bulk copy of `bytes` bytes for the peer, from the start of `from`, which is scratch, to `offset` as `put` counts it. The
-    /// caller fences before it, and waits for it before it delivers.
+    /// Starts a bulk copy of `bytes` bytes for the peer, from the start of `from`, which is scratch, to `offset`,
+    /// counted as in `put`. The caller fences before it, and waits for it before delivering.
     fn bulk_put(&self, r: &RoleCtx<'t>, offset: Value<'t, i64>, from: View<'t, u8>, bytes: Value<'t, i64>) {
         match self.region() {
             Some(region) => r.bulk_copy(region.bank(0).part(offset, from.len()), from, bytes),
-            // No memory that a copy could reach: byte by byte.
+            // There is no memory that a copy could reach, so store byte by byte.
             None => r.each(bytes, |i| self.put(offset + i, from.load(i).into())),
         }
     }
@@ -72,8 +75,8 @@ pub trait Reach<'t> {
     }
 }
 
-/// A peer, in a kernel being traced: everything a schedule does to reach it goes through here to the [`Reach`] of its transport, and is
-/// reported at the line that calls. It has the brand of its build:
+/// A peer, in a kernel being traced. Everything a schedule does to reach it goes through here to the [`Reach`] of its
+/// transport, and is reported at the caller's line. It carries the brand of its build:
 ///
 /// ```compile_fail
 /// use tilewire::schedule::Peer;
@@ -99,7 +102,7 @@ impl<'t> Peer<'t> {
         self.put_any(offset, x.into());
     }
 
-    /// As [`put`](Self::put), of a value whose type is known while tracing only.
+    /// As [`put`](Self::put), for a value whose type is known only while tracing.
     #[track_caller]
     pub fn put_any(&self, offset: Value<'t, i64>, x: AnyValue<'t>) {
         self.on(SourceLine::caller(), &mut |reach| reach.put(offset, x));
@@ -117,7 +120,7 @@ impl<'t> Peer<'t> {
         self.get_any(offset, T::TYPE).typed()
     }
 
-    /// As [`get`](Self::get), of a type that is known while tracing only.
+    /// As [`get`](Self::get), for a type that is known only while tracing.
     #[track_caller]
     pub fn get_any(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t> {
         let mut value = None;
@@ -191,7 +194,7 @@ impl<'t> Peer<'t> {
         self.reach.region()
     }
 
-    /// A caller's line is lost in a call through a table of methods, so it is said before.
+    /// A call through a vtable loses the caller's line, so it is recorded beforehand.
     fn on(&self, at: SourceLine, call: &mut dyn FnMut(&dyn Reach<'t>)) {
         self.lines.on_behalf_of(at, &mut || call(&*self.reach));
     }
@@ -226,7 +229,7 @@ pub enum Word<'t> {
 pub struct LoadStore<'t> {
     bytes: Region<'t>,
     packets: Region<'t>,
-    /// What this side signals and what it waits for. A protocol has at most one of each.
+    /// The slots this side signals and those it waits for. A protocol has at most one of each.
     gives: Slots<'t>,
     takes: Slots<'t>,
     starts: View<'t, u64>,
@@ -245,7 +248,7 @@ impl<'t> LoadStore<'t> {
         let (PeerMemory { staging, packets, signals: there }, here) = (mapped(endpoint), &endpoint.here.signals);
         let (gives, takes) = match protocol {
             Protocol::Direct { .. } => (("done", &there.done), ("ready", &here.ready)),
-            // What travels with its flag needs no other signal; a binding takes one all the same.
+            // Packets carry their flag and need no other signal, but a binding takes one anyway.
             Protocol::Packet => (("tail", &there.tail), ("packet head", &here.packet_head)),
             Protocol::Staged { .. } | Protocol::Bulk { .. } => (("tail", &there.tail), ("head", &here.head)),
         };

@@ -1,4 +1,5 @@
-//! Reductions in one pass: what all peers sent for a tile is there before the tile is touched, is read once, and stored once.
+//! Reductions in one pass: all peers' data for a tile arrives before the tile is touched, is read once, and the result
+//! is stored once.
 //!
 //! ```text
 //!   for every tile:    wait TAIL of peer 1, of peer 2, …             (and for free slots at those that get the result)
@@ -6,8 +7,8 @@
 //!                      HEAD of peer 1, of peer 2, …                  (and their TAILs)
 //! ```
 //!
-//! Where the inputs lie in windows nobody sends: whoever combines reads them there, in one hop, and where all get the result stores it in
-//! their outputs. Every rank is both sides of this, for every peer:
+//! If the inputs lie in windows, nothing is sent. The combining rank reads them in place, in one hop. If all ranks get
+//! the result, it stores the result in their outputs. For every peer, each rank plays both sides:
 //!
 //! ```text
 //!   whose input it is, launch n              who combines a part of it, launch n
@@ -15,8 +16,9 @@
 //!                                            one each: read what all have, combine, keep it      (and put it into their windows)
 //!   wait READY[block] ≥ n + 1   ◀──────────  READY[block] := n + 1
 //! ```
-//! DONE says that the window has been written and that its owner has come to launch n, READY that it may be written again (and that the
-//! result is there). They are the words of [`send_direct`](super::send_direct), counted alike, so that both may follow each other.
+//! DONE says that the window has been written and that its owner has reached launch n. READY says that the window may
+//! be written again (and that the result is there). They are the words of [`send_direct`](super::send_direct), counted
+//! in the same way, so launches of both kinds may follow each other.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::direct::byte_of;
@@ -30,9 +32,9 @@ use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
 use std::ops::Range;
 
-/// Combines the tiles that all peers of `from` send to this block: `combine` gets what each sent for a position, in the order of
-/// `from`, keeps the result and gives it. With peers in `to` the result goes on to all of them in the same pass, through the slots of
-/// `onward`.
+/// Combines the tiles that all peers of `from` send to this block. `combine` gets each peer's value for a position, in
+/// the order of `from`, stores the result and returns it. If `to` has peers, the result goes on to all of them in the
+/// same pass, through the slots of `onward`.
 #[track_caller]
 pub fn reduce_tiles<'t>(
     r: &RoleCtx<'t>,
@@ -65,9 +67,9 @@ pub fn reduce_tiles<'t>(
     sends.into_iter().for_each(|send| send.end(steps));
 }
 
-/// Combines this block's part of the messages that all peers of `from` send in packets, [expected](super::expect_packets) before:
-/// `combine` gets what each sent for a position.
-/// Positions are taken range by range, and `combine` is told which it is in: the order of a combination may depend on it.
+/// Combines this block's part of the messages that all peers of `from` send in packets,
+/// [expected](super::expect_packets) beforehand. `combine` gets each peer's value for a position. Positions are taken
+/// range by range, and `combine` is told the current range, because the order of a combination may depend on it.
 #[track_caller]
 pub fn reduce_packets<'t>(
     r: &RoleCtx<'t>,
@@ -81,7 +83,8 @@ pub fn reduce_packets<'t>(
     tiling.for_tiles(r, |step, tile| {
         let first = tile.first(r);
         let end = first + tile.cols();
-        // One range in one tile is all of it, and all its numbers are known; and of tiles that lie in one range each, how long they are.
+        // One range in one tile covers everything, with all numbers constant. If each tile lies in one range, its
+        // length is known.
         let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
         let between = |at: usize| at == tiling.len() || at.is_multiple_of(tiling.tile_len());
         let apart = ranges.iter().all(|range| between(range.start) && between(range.end));
@@ -104,7 +107,7 @@ pub fn reduce_packets<'t>(
                     combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
                 });
             };
-            // Most tiles lie in one range, and lanes meet after an `each` even where it has nothing to do.
+            // Most tiles lie in one range, and lanes meet after an `each` even if it has nothing to do.
             match (whole, apart) {
                 (true, _) => positions(),
                 (_, true) => r.if_(first.ge(start) & first.lt(stop), positions),
@@ -115,20 +118,22 @@ pub fn reduce_packets<'t>(
     taken.end(r, peers, plan);
 }
 
-/// How many elements of this type a packet carries, where [`swap_and_reduce`] can have them: several, which fill the packets of every tile.
+/// How many elements of this type a packet carries, if [`swap_and_reduce`] supports them: there must be several, and
+/// they must fill the packets of every tile.
 pub fn swapped(ty: Type, tiling: Tiling) -> Option<usize> {
     let count = 8 / ty.size();
-    // The code that combines is written for each of them.
+    // The combining code is emitted once per element of a packet, so their number is limited.
     ((2..=4).contains(&count) && tiling.is_cut_by(count)).then_some(count)
 }
 
-/// Sends this block's part of one message to all peers of `to` in packets, and combines it with the messages of the same kind that all of
-/// `from` send: a packet is sent, those of the others are waited for, and what they carry is combined, in one pass. `combine` gets what was
-/// sent for a position and what each peer sent. On a GPU, where every pass costs a barrier and a way through shared memory, less than
-/// half of the passes of [`share_packets`](super::share_packets) and [`reduce_packets`].
+/// Sends this block's part of one message to all peers of `to` in packets, and combines it with the corresponding
+/// messages from all of `from`. One pass sends a packet, waits for the peers' packets and combines their contents.
+/// `combine` gets the value that was sent for a position and the value from each peer. On a GPU, where every pass costs
+/// a barrier and a trip through shared memory, this takes less than half of the passes of
+/// [`share_packets`](super::share_packets) and [`reduce_packets`].
 ///
 /// # Panics
-/// Where the tiling is not one of [`swapped`]: a build error, in a kernel being traced.
+/// If [`swapped`] does not support the tiling. In a kernel being traced, this is a build error.
 #[track_caller]
 pub fn swap_and_reduce<'t>(
     r: &RoleCtx<'t>,
@@ -151,19 +156,20 @@ pub fn swap_and_reduce<'t>(
     });
 }
 
-/// A peer whose input is combined where it lies.
+/// A peer whose input is combined in place.
 pub struct WindowPeer<'t> {
-    /// Tells the peer that this rank's input is there; puts results into its window.
+    /// Tells the peer that this rank's input is ready, and puts results into its window.
     pub give: Peer<'t>,
-    /// Hears that the peer's input is there.
+    /// Learns that the peer's input is ready.
     pub take: Peer<'t>,
-    /// The part of its input that this rank combines.
+    /// The part of the peer's input that this rank combines.
     pub input: Region<'t>,
 }
 
-/// Combines this block's part of what lies in the windows of all `peers`: `combine` gets what each has for a position, in the order of
-/// `peers`, keeps the result and gives it. `onward`: the result goes into the windows of all peers as well, where [`WindowPeer::give`] puts
-/// it. The tiling has a tile for each block. For links of loads and stores: what is put is signalled and not delivered.
+/// Combines this block's part of the windows of all `peers`. `combine` gets each peer's value for a position, in the
+/// order of `peers`, stores the result and returns it. With `onward`, the result also goes into the windows of all
+/// peers, through [`WindowPeer::give`]. The tiling has one tile per block. Only for load/store links: puts are
+/// signalled, not delivered.
 pub fn reduce_windows<'t>(
     r: &RoleCtx<'t>,
     (peers, onward): (&[WindowPeer<'t>], bool),
@@ -190,7 +196,7 @@ pub fn reduce_windows<'t>(
         });
     });
     for (peer, &(_, next)) in peers.iter().zip(&takes) {
-        // Where nothing was put it is enough that all is read.
+        // If nothing was put, it is enough that everything has been read.
         match onward {
             true => peer.take.signal(r, Word::Ready(block), next),
             false => peer.take.credit(r, Word::Ready(block), next),

@@ -8,8 +8,8 @@
 //!              step k     what arrives is combined with my contribution, and goes on
 //!              last step  … and is my shard, complete: it is kept, and may go round once more as above
 //! ```
-//! All steps of one tile follow each other, so a tile is on its way round while another block's starts. Shard `s` begins at rank `s + 1`
-//! and ends at rank `s`: it is combined in the order that all reductions have.
+//! All steps of one tile follow each other, so one tile travels round while another block's tile starts. Shard `s`
+//! begins at rank `s + 1` and ends at rank `s`, so it is combined in the same order as in all other reductions.
 
 use super::packing::Packing;
 use super::peer::Peer;
@@ -32,9 +32,9 @@ pub struct Ring<'o, 't> {
     pub ranks: usize,
 }
 
-/// Gathers the chunks of all ranks; `packing` says where the parts of an element lie in a slot, which must hold those of a tile.
-/// `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first argument says how many ranks before
-/// this one it comes from, 0 for its own.
+/// Gathers the chunks of all ranks. `packing` says where the parts of an element lie in a slot, which must hold a whole
+/// tile. `produce` returns the value this rank sends for a position. `keep` gets the value each rank sent; its first
+/// argument is the sender's distance before this rank, 0 for this rank itself.
 #[track_caller]
 pub fn ring_gather<'t, R: Regs>(
     r: &RoleCtx<'t>,
@@ -47,7 +47,7 @@ pub fn ring_gather<'t, R: Regs>(
     ring_gather_any(r, ring, packing, &|at| R::erase(produce(at)), &keep);
 }
 
-/// [`ring_gather`] of whatever the packing says.
+/// [`ring_gather`] with the types of the packing.
 #[track_caller]
 pub(crate) fn ring_gather_any<'t>(
     r: &RoleCtx<'t>,
@@ -90,8 +90,9 @@ pub(crate) fn ring_gather_any<'t>(
     receive.end(tiles * rounds);
 }
 
-/// What a rank contributes to a reduction round a ring, and what becomes of it. Shards are numbered by how many ranks before this one
-/// they belong to: 0 is this rank's own. Partial results travel in one type and complete ones in another, which is no larger.
+/// A rank's contribution to a ring reduction, and the handling of results. Shards are numbered by their owner's
+/// distance before this rank: 0 is this rank's own. Partial results travel in one type and complete ones in another,
+/// which is no larger.
 pub struct RingReduce<'a, 't> {
     /// The type of partial results.
     pub partial: &'static [Type],
@@ -99,15 +100,15 @@ pub struct RingReduce<'a, 't> {
     pub whole: &'static [Type],
     /// This rank's part of a position of a shard, as a partial result.
     pub contribute: &'a dyn Fn(usize, &Leg<'t>) -> AnyValue<'t>,
-    /// Combines what has come so far with what is added.
+    /// Combines the partial result so far with a contribution.
     pub combine: &'a dyn Fn(AnyValue<'t>, AnyValue<'t>) -> AnyValue<'t>,
-    /// What is complete, as it is kept.
+    /// Converts a complete result to the form in which it is kept.
     pub finish: &'a dyn Fn(AnyValue<'t>) -> AnyValue<'t>,
     /// Keeps a position of a shard.
     pub keep: &'a dyn Fn(usize, &Leg<'t>, AnyValue<'t>),
     /// Positions of a shard.
     pub len: &'a dyn Fn(usize) -> usize,
-    /// Whether every rank gets every shard, or its own alone.
+    /// True if every rank gets every shard, false if only its own.
     pub gathers: bool,
 }
 

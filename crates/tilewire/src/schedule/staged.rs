@@ -1,4 +1,4 @@
-//! Staged: step by step through slots of the receiver's staging.
+//! Staged transfers: tiles move step by step through the slots of the receiver's staging.
 //!
 //! ```text
 //!   sender, step g                               receiver, step g               slot = g mod depth
@@ -6,18 +6,19 @@
 //!   put   the tile into the slot                 get    the tile
 //!   TAIL[slot] := g + 1                          HEAD[slot] := g + 1
 //! ```
-//! Steps are counted from the first launch on and never start again: a counter has one writer and only grows, so a signal can
-//! satisfy no wait but its own, and a launch needs no reset.
+//! Steps are counted from the first launch and never restart. Each counter has one writer and only grows, so a signal
+//! can satisfy no wait but its own, and a launch needs no reset.
 //!
-//! **Groups.** A look at a HEAD that the receiver has just written takes the time of a cache line, before the first byte. Where steps are
-//! taken by one copy of a role and there are slots enough, a sender therefore looks once for [`GROUP`] steps: before the first of them it
-//! waits for the slot of the last. Slots are given back in order, so that says it of all. It then has up to three slots less than there are, which
-//! is how a smaller depth would be; and since groups are counted as steps are, a launch may begin and end within one.
+//! **Groups.** Reading a HEAD that the receiver has just written costs a cache-line transfer before the first byte can
+//! move. If one copy of a role takes all steps and there are enough slots, the sender therefore looks only once per
+//! [`GROUP`] steps. Before the first step of a group it waits for the slot of the last one. Slots are returned in
+//! order, so this covers the whole group. The sender then has up to three slots fewer than exist, as if the depth were
+//! smaller. Groups are counted like steps, so a launch may begin or end inside one.
 //!
-//! **Change of geometry.** Another slot size or depth puts other bytes into a slot of the same number. A sender whose last launch
-//! had another geometry first waits until all of its slots have been read (the drain), and notes the step from which the new
-//! geometry holds: before that, what a HEAD says is about other slots. The receiver need not know: it reads what TAIL announces,
-//! in order.
+//! **Change of geometry.** With another slot size or depth, the same slot number means different bytes. A sender whose
+//! last launch had another geometry first waits until all of its slots have been read (the drain). It then records the
+//! step from which the new geometry holds: HEADs for earlier steps refer to the old slots. The receiver needs no
+//! notice, because it reads what TAIL announces, in order.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::packing::Packing;
@@ -27,10 +28,10 @@ use crate::hook::{self, Payload, Regs, RoleCtx, Value};
 use crate::transport::layout::{Side, StartWord};
 use crate::transport::{LinkShape, Protocol, TransferError, check_slots};
 
-/// Steps whose slots a sender waits for at once; a power of two.
+/// Steps whose slots a sender waits for together. A power of two.
 const GROUP: usize = 4;
 
-/// The slots of a staged transfer: numbers of the host, equal on both sides.
+/// The slots of a staged transfer. The host computes these numbers; they are equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagedPlan {
     /// Bytes from one slot to the next.
@@ -39,24 +40,26 @@ pub struct StagedPlan {
     pub depth: usize,
     /// Blocks of the kernel that take part, from block 0.
     pub blocks: usize,
-    /// The block of the transport that block 0 uses, and so on from there: so that two pipelines to one peer keep apart in one launch.
+    /// The transport block that block 0 uses; the others follow. It keeps two pipelines to one peer apart within a
+    /// launch.
     pub first_block: usize,
-    /// Copies of a role that the transport shares the slots out to: the same in all launches over it.
+    /// Copies of a role among which the transport divides the slots: the same in all launches over it.
     pub copies: u32,
-    /// Slots the transport has for a block.
+    /// Slots per block in the transport.
     pub max_slots: usize,
     /// Blocks the transport has room for.
     pub max_blocks: usize,
-    /// Staging of a block.
+    /// Staging bytes per block.
     pub block_bytes: usize,
 }
 
 impl StagedPlan {
-    /// A plan with the constants of a link, [`Transport::link`](crate::link::Transport::link). `blocks` is the number of blocks of the kernel. Slots that do not fit what the transport has
-    /// for a block are refused: they would lie over those of the next.
+    /// A plan with the constants of a link, [`Transport::link`](crate::link::Transport::link). `blocks` is the number
+    /// of blocks of the kernel. Returns an error if the slots exceed the transport's room for a block, since they would
+    /// overlap those of the next block.
     ///
-    /// A schedule with this plan panics in a role that has several copies, and not as many as the transport
-    /// ([`LinkShape::copies`]); one copy is always right.
+    /// A schedule with this plan panics in a role that has several copies, unless their number is the transport's
+    /// ([`LinkShape::copies`]). A single copy always works.
     pub fn new(shape: &LinkShape, slot_bytes: usize, depth: usize, blocks: usize) -> Result<StagedPlan, TransferError> {
         let (protocol, copies) = (Protocol::Staged { slot_bytes, depth }, shape.copies);
         check_slots(shape, protocol, slot_bytes, depth)?;
@@ -80,7 +83,7 @@ impl StagedPlan {
         })
     }
 
-    /// The same, in the blocks of the transport from `first` on. More than the transport has are refused.
+    /// The same plan, in the transport's blocks from `first` on. Returns an error if the transport has too few blocks.
     pub fn from_block(self, first: usize) -> Result<StagedPlan, TransferError> {
         match first.checked_add(self.blocks) {
             Some(blocks) if blocks <= self.max_blocks => Ok(StagedPlan { first_block: first, ..self }),
@@ -88,18 +91,20 @@ impl StagedPlan {
         }
     }
 
-    /// What the geometry word says of this plan; never 0, which is that of no launch.
+    /// This plan's geometry word. Never 0, which means that there was no launch yet.
     fn word(&self) -> u64 {
         (self.slot_bytes as u64) << 16 | self.depth as u64
     }
 
-    /// Steps whose slots a sender waits for at once: the same for all launches of a geometry, whatever moves the bytes.
+    /// Steps whose slots a sender waits for together: the same for all launches of a geometry, whatever moves the
+    /// bytes.
     pub(super) const fn group(&self) -> usize {
         if self.copies == 1 && self.depth >= 2 * GROUP && self.depth.is_multiple_of(GROUP) { GROUP } else { 1 }
     }
 
-    /// Whose counters a role keeps: its copies' own, or, if it has none and takes all the steps itself, those of all. The latter is for roles
-    /// that take steps of several peers in an order of their own, as rings and reductions do; launches of both kinds may follow each other.
+    /// Selects the counters that a role keeps: those of its own copy, or those of all copies if the role is not copied
+    /// and takes all steps itself. The latter is for roles that interleave steps of several peers in their own order,
+    /// as rings and reductions do. Launches of both kinds may follow each other.
     fn shape(&self, r: &RoleCtx<'_>) -> Shape {
         let keeps = match (self.copies, r.declared_copies()) {
             (1, 1) => Keeps::One,
@@ -112,7 +117,7 @@ impl StagedPlan {
         Shape { max_blocks: self.max_blocks, keeps }
     }
 
-    /// Slot and place of step `g`.
+    /// The slot of step `g` and its position.
     fn slot<'t>(&self, block: Value<'t, i64>, g: Value<'t, u64>) -> SlotAt<'t> {
         let slot = (g % self.depth as u64).cast::<i64>();
         let offset = slot * self.slot_bytes as i64;
@@ -120,18 +125,18 @@ impl StagedPlan {
         SlotAt { slot, number: self.number(block, slot), offset, next: g + 1 }
     }
 
-    /// Whether all there is lies in block 0 of the transport.
+    /// True if the whole transfer lies in block 0 of the transport.
     fn is_first(&self) -> bool {
         self.blocks == 1 && self.first_block == 0
     }
 
-    /// The block of the transport that this block uses.
+    /// The transport block that this block uses.
     fn block<'t>(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
         let block = block_of(r, self.blocks);
         if self.first_block == 0 { block } else { block + self.first_block as i64 }
     }
 
-    /// Number of a slot among the TAILs and HEADs of a peer.
+    /// The slot's number among the TAILs and HEADs of a peer.
     fn number<'t>(&self, block: Value<'t, i64>, slot: Value<'t, i64>) -> Value<'t, i64> {
         if self.is_first() { slot } else { block * self.max_slots as i64 + slot }
     }
@@ -142,12 +147,13 @@ impl StagedPlan {
         StepAt { number, slot: self.slot(block, number) }
     }
 
-    /// The steps of this copy of a role: the first, and how many to the next. Copy c takes the steps that are c modulo the copies, counted
-    /// from the first launch on, so that a slot has the same owner in all launches of copies. `None` where one role takes all steps.
+    /// The steps of this copy of a role: the first, and the distance to the next. Copy c takes the steps equal to c
+    /// modulo the number of copies, counted from the first launch, so a slot has the same owner in all launches with
+    /// copies. `None` if one role takes all steps.
     fn turns<'t>(&self, r: &RoleCtx<'t>, start: Value<'t, u64>) -> Option<(Value<'t, i64>, Value<'t, i64>)> {
         (r.declared_copies() > 1).then(|| {
             let copies = r.copies();
-            // Without a sign, so that it is known of the first that it is a small number.
+            // Unsigned, so that the first step is known to be a small number.
             let [copy, all] = [r.copy(), copies].map(|x| x.cast::<u64>());
             (((copy + all - start % all) % all).cast::<i64>(), copies)
         })
@@ -163,7 +169,7 @@ pub(super) struct StepAt<'t> {
     pub slot: SlotAt<'t>,
 }
 
-/// A slot of a step.
+/// The slot of a step.
 #[derive(Clone, Copy)]
 pub struct SlotAt<'t> {
     /// Its number in the block.
@@ -172,12 +178,12 @@ pub struct SlotAt<'t> {
     number: Value<'t, i64>,
     /// Its first byte in the sender's staging.
     pub offset: Value<'t, i64>,
-    /// The step after: what its TAIL and its HEAD become.
+    /// The step's number plus 1: the value its TAIL and its HEAD take.
     next: Value<'t, u64>,
 }
 
 impl<'t> SlotAt<'t> {
-    /// The tile in it, as hooks see it.
+    /// The tile in the slot, as hooks see it.
     pub(super) fn region(&self, r: &RoleCtx<'t>, peer: &Peer<'t>) -> Option<hook::Tile<'t>> {
         peer.region().map(|region| hook::Tile { region, bank: r.constant(0i64), offset: self.offset })
     }
@@ -191,17 +197,18 @@ pub struct StagedSend<'r, 't> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
     start: Value<'t, u64>,
-    /// From there on slots are used again: the first step that has this geometry, plus the depth. Who waits by groups asks where it is
-    /// needed.
+    /// Slots are reused from this step on: the first step of this geometry, plus the depth. `None` for a sender that
+    /// waits by groups, which reads it when needed.
     reused: Option<Value<'t, u64>>,
 }
 
 impl<'r, 't> StagedSend<'r, 't> {
-    /// Reads the counters, and drains the slots of the last launch if they were others.
+    /// Reads the counters, and drains the slots of the last launch if its geometry was different.
     pub fn begin(r: &'r RoleCtx<'t>, peer: &'r Peer<'t>, plan: StagedPlan) -> Self {
         let block = plan.block(r);
         let counters = Counters::of(r, peer, block, Side::Send, plan.shape(r));
-        // All at once: on a GPU a load takes a microsecond, and several no longer. Who waits by groups asks for the last one that seldom.
+        // Load these together: on a GPU one load takes a microsecond, and several take no longer. A sender that waits
+        // by groups needs the last one so rarely that it reads it later.
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
         let known = (plan.group() == 1).then(|| counters.get(StartWord::Since));
@@ -209,7 +216,7 @@ impl<'r, 't> StagedSend<'r, 't> {
         r.if_(is_new, || {
             let since = known.unwrap_or_else(|| counters.get(StartWord::Since));
             let depth = geometry & 0xffff;
-            // The slots that were not credited at the last look: those of the last `depth` steps of that geometry.
+            // The slots not known to be credited: those of the last `depth` steps of the old geometry.
             let first = (start - depth.min(start)).max(since);
             r.for_((first, start), |step| {
                 let step = step.cast::<u64>();
@@ -223,7 +230,8 @@ impl<'r, 't> StagedSend<'r, 't> {
         StagedSend { r, peer, plan, counters, block, start, reused }
     }
 
-    /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
+    /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, and tells the
+    /// peer.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
         let at = self.free(step);
@@ -236,13 +244,14 @@ impl<'r, 't> StagedSend<'r, 't> {
         self.plan.at(self.block, self.start, step)
     }
 
-    /// The first step of this copy of the role in this launch, and how many it is to the next.
+    /// The first step of this copy of the role in this launch, and the distance to its next step.
     pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
         let r = self.r;
         self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
     }
 
-    /// Waits until the slot of a step is free; before the first step of a group, until that of the last is.
+    /// Waits until the slot of a step is free. With groups, the first step of a group waits for the slot of the last
+    /// step, and the others do not wait.
     #[track_caller]
     pub(super) fn wait_free(&self, at: &StepAt<'t>) {
         let (group, depth) = (self.plan.group() as u64, self.plan.depth as u64);
@@ -258,8 +267,8 @@ impl<'r, 't> StagedSend<'r, 't> {
         }
     }
 
-    /// The first half of a step: waits until its slot is free. For roles that fill the slots of several peers at once; of one peer at most
-    /// `depth - 3` may be free and not yet filled.
+    /// The first half of a step: waits until its slot is free. For roles that fill the slots of several peers
+    /// simultaneously. Per peer, at most `depth - 3` slots may be free and not yet filled.
     #[track_caller]
     pub fn free(&self, step: Value<'t, i64>) -> SlotAt<'t> {
         let at = self.at(step);
@@ -267,13 +276,13 @@ impl<'r, 't> StagedSend<'r, 't> {
         at.slot
     }
 
-    /// The second half: `bytes` bytes are in the slot, tells the peer.
+    /// The second half: tells the peer that `bytes` bytes are in the slot.
     #[track_caller]
     pub fn filled(&self, at: &SlotAt<'t>, bytes: Value<'t, i64>) {
         self.peer.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), at.next);
     }
 
-    /// Ends the launch: it had this many steps.
+    /// Ends the launch, which had `steps` steps.
     #[track_caller]
     pub fn end(self, steps: Value<'t, i64>) {
         self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
@@ -299,7 +308,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
         StagedRecv { r, peer, plan, counters, block, start }
     }
 
-    /// Step `step` of this launch: waits until its slot is filled, lets `empty` get what is in it, gives it back.
+    /// Step `step` of this launch: waits until its slot is filled, lets `empty` read it, and gives it back.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, empty: impl FnOnce(&SlotAt<'t>)) {
         let at = self.arrived(step);
@@ -312,7 +321,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
         self.plan.at(self.block, self.start, step)
     }
 
-    /// The first step of this copy of the role in this launch, and how many it is to the next.
+    /// The first step of this copy of the role in this launch, and the distance to its next step.
     pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
         let r = self.r;
         self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
@@ -324,7 +333,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
         self.peer.wait(self.r, Word::Tail(at.number), at.next);
     }
 
-    /// The first half of a step: waits until its slot is filled. For roles that empty several slots at once.
+    /// The first half of a step: waits until its slot is filled. For roles that empty several slots simultaneously.
     #[track_caller]
     pub fn arrived(&self, step: Value<'t, i64>) -> SlotAt<'t> {
         let at = self.at(step).slot;
@@ -338,14 +347,14 @@ impl<'r, 't> StagedRecv<'r, 't> {
         self.peer.credit(self.r, Word::Head(at.number), at.next);
     }
 
-    /// Ends the launch: it had this many steps.
+    /// Ends the launch, which had `steps` steps.
     #[track_caller]
     pub fn end(self, steps: Value<'t, i64>) {
         self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
     }
 }
 
-/// Sends this block's tiles, one in each step: `produce` gives what is sent for a position.
+/// Sends this block's tiles, one per step. `produce` returns the value to send for a position.
 ///
 /// ```
 /// use tilewire::collective::Launch;
@@ -388,7 +397,7 @@ pub fn send_tiles<'t, R: Regs>(
     send_tiles_any(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
 }
 
-/// [`send_tiles`] of whatever the packing says.
+/// [`send_tiles`] with the types of the packing.
 #[track_caller]
 pub(crate) fn send_tiles_any<'t>(
     r: &RoleCtx<'t>,
@@ -399,7 +408,7 @@ pub(crate) fn send_tiles_any<'t>(
     produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
 ) {
     let pipeline = StagedSend::begin(r, peer, plan);
-    // The padding behind the last part may not fit, and nobody reads it.
+    // The padding behind the last part may not fit into the slot, and nobody reads it.
     let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, bytes, |at| {
@@ -412,7 +421,8 @@ pub(crate) fn send_tiles_any<'t>(
     pipeline.end(steps);
 }
 
-/// Receives this block's tiles, one in each step: `consume` gets what was sent for a position. It must not write the staging.
+/// Receives this block's tiles, one per step. `consume` gets the value sent for a position. It must not write the
+/// staging.
 #[track_caller]
 pub fn recv_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,
@@ -425,7 +435,7 @@ pub fn recv_tiles<'t, R: Regs>(
     recv_tiles_any(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
 }
 
-/// [`recv_tiles`] of whatever the packing says.
+/// [`recv_tiles`] with the types of the packing.
 #[track_caller]
 pub(crate) fn recv_tiles_any<'t>(
     r: &RoleCtx<'t>,

@@ -11,7 +11,8 @@
 use super::counters::block_of;
 use crate::hook::{self, RoleCtx, Value};
 
-/// How the positions of a chunk are cut into tiles and dealt to blocks: numbers of the host, equal on both sides.
+/// How the positions of a chunk are cut into tiles and dealt to blocks. The host computes these numbers; they are equal
+/// on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     rows: usize,
@@ -54,7 +55,7 @@ impl Tiling {
         Tiling { rows, cols, tile_rows, tile_cols, blocks: blocks.max(1), shaped: true }
     }
 
-    /// As [`Tiling::shaped`], in tiles that have a multiple of `granule` columns where they are not whole rows and so many fit.
+    /// As [`Tiling::shaped`], but tiles that are not whole rows have a multiple of `granule` columns, if that many fit.
     pub(crate) fn shaped_by(rows: usize, cols: usize, tile: usize, blocks: usize, granule: usize) -> Tiling {
         let tiling = Tiling::shaped(rows, cols, tile, blocks);
         let Tiling { tile_cols, .. } = tiling;
@@ -118,7 +119,7 @@ impl Tiling {
         self.tile_rows * self.tile_cols
     }
 
-    /// Whether every row of every tile has a multiple of so many positions.
+    /// True if every row of every tile has a multiple of `count` positions.
     pub(super) fn is_cut_by(&self, count: usize) -> bool {
         self.cols.is_multiple_of(count) && self.tile_cols.is_multiple_of(count)
     }
@@ -143,13 +144,13 @@ impl Tiling {
 
     // ---- in a kernel ----------------------------------------------------------------------------------------------
 
-    /// Runs the body for every tile of this block, with the number of the step from 0; gives how many steps there were.
+    /// Runs the body for every tile of this block, with the step number from 0. Returns the number of steps.
     #[track_caller]
     pub fn for_tiles<'t>(&self, r: &RoleCtx<'t>, body: impl FnOnce(Value<'t, i64>, Tile<'t>)) -> Value<'t, i64> {
         self.for_turns(r, None, body)
     }
 
-    /// As [`Tiling::for_tiles`], for roles with copies: they take the tiles in turn. This role is number `role` of so many that share them.
+    /// As [`Tiling::for_tiles`], for several roles that take the tiles in turn. This role is number `role` among them.
     #[track_caller]
     pub fn for_tiles_in_turns<'t>(
         &self,
@@ -259,8 +260,8 @@ impl<'t> Tile<'t> {
         self.cols
     }
 
-    /// The positions of the tile that lie in the first `len` of a chunk without a shape: for chunks that share a tiling and are not all
-    /// of its length.
+    /// The positions of the tile that lie in the first `len` of a chunk without a shape. For chunks that share a tiling
+    /// but may be shorter than it.
     pub(super) fn within(self, r: &RoleCtx<'t>, len: usize) -> Tile<'t> {
         debug_assert!(!self.tiling.shaped, "a chunk with a shape has the length of its tiling");
         if len >= self.tiling.len() {
@@ -281,7 +282,8 @@ impl<'t> Tile<'t> {
         self.each_wide(r, None, body);
     }
 
-    /// The same with positions numbered without gaps: rows of a tile at the edge follow each other as those of any other do.
+    /// As `each`, with positions numbered without gaps: rows of a tile at the edge are packed as densely as those of
+    /// any other.
     #[track_caller]
     pub(super) fn each_dense(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {
         let narrow = !self.tiling.cols.is_multiple_of(self.tiling.tile_cols);
@@ -326,7 +328,8 @@ pub struct Leg<'t> {
     pub step: Value<'t, i64>,
     /// The slot of staging that carries it, where one does.
     pub slot: Option<super::SlotAt<'t>>,
-    /// Where the tile's bytes lie while the hook runs, where they are memory of the kernel: in that slot, or in scratch on its way.
+    /// The memory that holds the tile while the hook runs, if it is memory of the kernel: that slot, or scratch on the
+    /// way.
     pub region: Option<hook::Tile<'t>>,
 }
 

@@ -1,6 +1,7 @@
-//! Host access to the bytes of a memory: from which thread it is allowed, how it is done, and why it can fail.
+//! Host access to the bytes of a memory: which threads may do it, how it works, and why it can fail.
 //!
-//! Handles travel between threads, but not all bytes do. One rule keeps plain loads and stores of host code free of data races:
+//! Handles travel between threads, but not all bytes do. One rule keeps the plain loads and stores of host code free of
+//! data races:
 //!
 //! ```text
 //!  bytes                                host code                          kernels of the CPU engine
@@ -8,8 +9,8 @@
 //!  shared (with ranks or a device)      atomic accesses on any thread      run in calls made on any thread
 //!  on a device, out of the host's reach copies by the driver               none
 //! ```
-//! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses are made there. [`bytes_of`] and the
-//! CPU engine take handles, which may come from elsewhere: they compare threads.
+//! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses happen there.
+//! [`bytes_of`] and the CPU engine take handles, which may come from other threads, so they compare threads.
 
 use super::memory::{DeviceBytes, Held, Memory};
 use super::reach::ReachableFrom;
@@ -18,12 +19,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A thread: a number that no other thread of the process ever has.
+/// A thread's number, unique in the process forever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HomeThread(u64);
 
 thread_local! {
-    /// The number of this thread; 0: it has none yet, so that it is nothing's home.
+    /// The number of this thread. 0 if it has none yet, so it is home to nothing.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -37,14 +38,14 @@ impl HomeThread {
         HomeThread(NUMBER.get())
     }
 
-    /// Whether it is the calling thread. Small launches ask too: one comparison.
+    /// True if it is the calling thread. Small launches check this too, so it is a single comparison.
     #[inline]
     pub(crate) fn is_here(self) -> bool {
         NUMBER.get() == self.0
     }
 }
 
-/// Why host code did not get at elements or bytes.
+/// Why host code could not access elements or bytes.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum AccessError {
@@ -53,17 +54,17 @@ pub enum AccessError {
     Copy {
         /// True for a copy to the device.
         to_device: bool,
-        /// How many bytes were to be copied.
+        /// The size of the copy.
         bytes: usize,
-        /// Where the memory is.
+        /// Where the memory can be reached from.
         memory: ReachableFrom,
-        /// What the device's driver says.
+        /// The error from the device's driver.
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// The memory is another thread's own, whose tensors may be reading or writing it now.
+    /// The memory is another thread's own; that thread's tensors may be reading or writing it now.
     #[non_exhaustive]
     OtherThread {
-        /// How many bytes it has.
+        /// The size of the memory.
         bytes: usize,
     },
 }
@@ -85,8 +86,8 @@ errors! {
     source { Copy { source, .. } => Some(&**source) }
 }
 
-/// A copy of a memory's bytes. Of shared memory, a byte that somebody writes meanwhile is the old or the new one. A copy from a device comes
-/// after what this thread has launched there.
+/// Copies a memory's bytes. In shared memory, a byte being written meanwhile is either the old or the new one. A copy
+/// from a device comes after everything this thread has launched there.
 ///
 /// ```
 /// use tilewire::{Tensor, tensor::bytes_of};
@@ -106,20 +107,21 @@ pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
             copied.map(|()| out).map_err(|source| failed(memory, false, source))
         }
         Held::Shared(_) => {
-            // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference to them
-            // exists, so writes of others meet only atomic loads here.
+            // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference
+            // to them exists, so writes by others meet only atomic loads here.
             let byte = |at| unsafe { AtomicU8::from_ptr(start.as_ptr().add(at)) }.load(Ordering::Relaxed);
             Ok((0..bytes).map(byte).collect())
         }
         Held::Own(home, _) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
-        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`) and the handle keeps them alive.
-        // Nobody writes during the copy: this is the home thread, the only one where tensors of the memory are and where calls run kernels
-        // on it, and it is here now. The borrow ends with the copy, so no reference outlives a later write through another handle.
+        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
+        // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
+        // makes calls that run kernels on it, and that thread is busy here. The borrow ends with the copy, so no
+        // reference outlives a later write through another handle.
         Held::Own(..) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
     }
 }
 
-/// Overwrites the bytes of a memory that a device copies. For tensors, which know what bytes are elements.
+/// Overwrites the bytes of a memory that a device copies. For tensors, which know which bytes are valid elements.
 pub(super) fn write_to_device(memory: &Memory, device: &dyn DeviceBytes, bytes: &[u8]) -> Result<(), AccessError> {
     assert_eq!(bytes.len(), memory.bytes(), "a copy to {memory:?}");
     device.write(memory.start().addr().get() as u64, bytes).map_err(|source| failed(memory, true, source))

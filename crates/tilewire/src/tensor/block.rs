@@ -1,36 +1,36 @@
-//! Memory of this process that tilewire allocates itself, in huge pages where the system gives them.
+//! Memory of this process that tilewire allocates itself, in huge pages if the system provides them.
 //!
-//! A core that streams through 16 MiB in pages of 4 KiB walks the page tables 4096 times, and its prefetchers stop at every page's
-//! end. In pages of 2 MiB the same reads took 0.8 instead of 1.3 ms (docs/measurements.md). Linux gives them to whoever asks,
-//! unless told `never` (`/sys/kernel/mm/transparent_hugepage/enabled`), where an aligned stretch of that size is touched for the
-//! first time: so blocks are aligned for it, and the question comes before the zeros.
+//! A core that streams through 16 MiB in 4 KiB pages walks the page tables 4096 times, and its prefetchers stop at the
+//! end of every page. With 2 MiB pages the same reads took 0.8 ms instead of 1.3 ms (docs/measurements.md). Unless set
+//! to `never` (`/sys/kernel/mm/transparent_hugepage/enabled`), Linux provides huge pages on request when an aligned
+//! stretch of that size is first touched. So blocks are aligned to it, and the request comes before the zeroing.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
-/// Size and alignment of a huge page, and the least that is asked for.
+/// Size and alignment of a huge page, and the smallest allocation that requests them.
 const HUGE: usize = 2 << 20;
 
-/// Whether there is somebody to ask.
+/// True if the system can be asked for huge pages.
 const ASKS: bool = cfg!(target_os = "linux");
 
 /// Zeroed bytes, freed when dropped.
 pub(crate) struct Block {
     start: NonNull<u8>,
     layout: Layout,
-    /// What was mapped for it, where it does not come from the heap: first byte and length.
+    /// The first byte and length of its mapping, if it does not come from the heap.
     #[cfg(target_os = "linux")]
     mapped: Option<(NonNull<u8>, usize)>,
 }
 
-// SAFETY: a block owns its bytes and gives out their address only, through a shared reference; freeing or unmapping them may happen on
-// any thread.
+// SAFETY: a block owns its bytes and exposes only their address, through a shared reference. Any thread may free or
+// unmap them.
 unsafe impl Send for Block {}
-// SAFETY: as above; what writes the bytes, `touch`, takes the block exclusively.
+// SAFETY: as above; `touch`, which writes the bytes, takes the block exclusively.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// So many bytes, aligned at least as asked; `None` when there is not as much memory or address space.
+    /// Allocates `bytes` bytes, aligned to at least `align`. `None` if there is not enough memory or address space.
     pub(crate) fn zeroed(bytes: usize, align: usize) -> Option<Block> {
         let align = if ASKS && bytes >= HUGE { align.max(HUGE) } else { align };
         let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
@@ -47,8 +47,8 @@ impl Block {
         Some(block)
     }
 
-    /// The same, but a page takes memory only when it is touched for the first time; a huge one as a whole, so not where that would be too
-    /// much. Where the system has no such pages, all are touched.
+    /// Like `zeroed`, but a page takes memory only when first touched. A huge page is taken as a whole, so pass `huge`
+    /// = false if that would be too much. If the system has no such pages, all are touched.
     pub(crate) fn untouched(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         #[cfg(target_os = "linux")]
         let block = Block::mapped(bytes, align, huge);
@@ -57,9 +57,9 @@ impl Block {
         block
     }
 
-    /// Touches every page. Before anybody else knows the block: it writes zeros.
+    /// Touches every page by writing zeros. Must be called before the block's address is given out.
     pub(crate) fn touch(&mut self) {
-        // SAFETY: the block has that many bytes, valid for writes, and nobody else knows them yet.
+        // SAFETY: the block has that many bytes, valid for writes, and nobody else knows their address yet.
         unsafe { self.start.write_bytes(0, self.layout.size()) };
     }
 
@@ -67,7 +67,8 @@ impl Block {
     fn mapped(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         let align = if bytes >= HUGE { align.max(HUGE) } else { align };
         let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
-        // Enough to find an aligned block inside. The bytes around it are never touched, so they cost addresses only.
+        // Large enough to contain an aligned block. The bytes around it are never touched, so they cost only address
+        // space.
         let length = layout.size().checked_add(align)?;
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address the kernel chooses; it replaces nothing.
@@ -77,31 +78,33 @@ impl Block {
         }
         let first = NonNull::new(first.cast::<u8>()).expect("the kernel maps nothing at address 0");
         let skipped = first.addr().get().next_multiple_of(align) - first.addr().get();
-        // SAFETY: less than `align` bytes on, and the mapping has `align` more than the block.
+        // SAFETY: `skipped` is less than `align`, and the mapping is `align` bytes longer than the block.
         let start = unsafe { first.add(skipped) };
         let block = Block { start, layout, mapped: Some((first, length)) };
         if huge {
             block.ask_for_huge_pages();
         } else {
-            // SAFETY: advice about this mapping alone, which changes how its bytes are mapped, not what they are. Its answer does not matter.
+            // SAFETY: advice about this mapping alone, which changes how its bytes are mapped, not their values. The
+            // result does not matter.
             unsafe { libc::madvise(first.as_ptr().cast(), length, libc::MADV_NOHUGEPAGE) };
         }
         Some(block)
     }
 
-    /// First byte.
+    /// The first byte.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Asks for them in the whole huge pages of the block; what is left over at its end may share its page with others.
+    /// Requests huge pages for the part of the block that consists of whole ones. The remainder may share its page with
+    /// other allocations.
     ///
-    /// The answer does not matter: where there are none, the block stays in small ones.
+    /// The result does not matter: without huge pages, the block stays in small ones.
     fn ask_for_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         if let whole @ 1.. = self.layout.size() / HUGE * HUGE {
-            // SAFETY: advice about whole pages of this block, which changes how its bytes are mapped, not what they are. `zeroed`
-            // aligned it to `HUGE`, since it is no smaller.
+            // SAFETY: advice about whole pages of this block, which changes how its bytes are mapped, not their values.
+            // The block is at least `HUGE` bytes, so `zeroed` aligned it to `HUGE`.
             unsafe { libc::madvise(self.start.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };
         }
     }
@@ -111,12 +114,13 @@ impl Drop for Block {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Some((first, length)) = self.mapped {
-            // SAFETY: mapped in `mapped`, of that length, unmapped once; every holder of its addresses held the block.
+            // SAFETY: `mapped` mapped it with this length, and it is unmapped once. Everyone holding its addresses also
+            // held the block.
             let result = unsafe { libc::munmap(first.as_ptr().cast(), length) };
             debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
             return;
         }
-        // SAFETY: allocated in `zeroed` with this layout, freed once.
+        // SAFETY: `zeroed` allocated it with this layout, and it is freed once.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
@@ -130,12 +134,12 @@ mod tests {
         let huge = if ASKS { HUGE } else { 64 };
         let sizes = [(0, 64, 64), (1, 64, 64), (HUGE - 1, 4096, 4096), (HUGE, 64, huge), (HUGE + 1, 4096, huge)];
         for (bytes, asked, align) in sizes {
-            // The second finds what the first left behind.
+            // The second round reuses the memory that the first left behind.
             for _ in 0..2 {
                 for block in [Block::zeroed(bytes, asked), Block::untouched(bytes, asked, true)] {
                     let block = block.unwrap();
                     assert!(block.start().addr().get().is_multiple_of(align), "{bytes} bytes at {:p}", block.start());
-                    // SAFETY: the block has these bytes and lives on; nobody else has its address.
+                    // SAFETY: the block has this many bytes and outlives the slice; nobody else has its address.
                     let bytes = unsafe { std::slice::from_raw_parts_mut(block.start().as_ptr(), bytes) };
                     assert!(bytes.iter().all(|&byte| byte == 0));
                     bytes.fill(7);
@@ -147,7 +151,7 @@ mod tests {
     #[test]
     fn too_much_is_refused() {
         for bytes in [isize::MAX as usize / 2, isize::MAX as usize, usize::MAX] {
-            // A compiler may leave out an allocation that nobody looks at.
+            // The compiler may remove an allocation that is never observed.
             assert!(std::hint::black_box(Block::zeroed(bytes, 4096)).is_none());
             assert!(std::hint::black_box(Block::untouched(bytes, 4096, true)).is_none());
         }
@@ -167,7 +171,7 @@ mod tests {
         for (huge, most) in [(true, HUGE / 4096), (false, 1)] {
             let mut block = Block::untouched(16 * HUGE, 4096, huge).unwrap();
             assert_eq!(resident(&block), 0);
-            // SAFETY: inside the block, which nobody else knows.
+            // SAFETY: the address is inside the block, and nobody else knows it.
             unsafe { block.start().add(3 * HUGE).write(1) };
             assert!((1..=most).contains(&resident(&block)), "one page");
             block.touch();
@@ -175,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Whether the pages are huge is the system's choice; that it was asked shows in the flags of the mapping.
+    /// The system decides whether pages are huge, but the mapping's flags show that they were requested.
     #[cfg(target_os = "linux")]
     #[test]
     fn huge_pages_are_asked_for() {
@@ -190,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Whether huge pages were asked for at an address: flag `hg` of its mapping in `/proc/self/smaps`.
+    /// True if huge pages were requested at an address: flag `hg` of its mapping in `/proc/self/smaps`.
     #[cfg(target_os = "linux")]
     fn is_advised(at: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();

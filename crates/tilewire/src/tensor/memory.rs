@@ -11,29 +11,30 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes that kernels use, in host memory or on devices, shared by every clone of the handle and freed (or the keep-alive dropped) with
-/// the last.
+/// Bytes that kernels use, in host memory or on devices. All clones of the handle share them, and the last one to go
+/// frees them (or drops the keep-alive).
 ///
-/// Handles go to any thread: they name bytes and keep them, and touch none. A [`Tensor`](super::Tensor) is what host code reads and writes
-/// elements by; [`bytes_of`](super::bytes_of) copies the bytes of any memory.
+/// Handles may move to any thread: they name bytes and keep them alive, but touch none. Host code reads and writes
+/// elements through a [`Tensor`](super::Tensor); [`bytes_of`](super::bytes_of) copies the bytes of any memory.
 #[derive(Clone)]
 pub struct Memory {
     start: NonNull<u8>,
     bytes: usize,
     purpose: Purpose,
-    /// The operation that its words or packets carry, where the purpose says that they carry one.
+    /// The operation that its words or packets carry, if the purpose says that they carry one.
     operation: u16,
     keep: Arc<Keep>,
 }
 
-// SAFETY: of the fields only the address is not `Send` by itself. No method follows it; the functions of `access`, `Tensor` and the engines,
-// which do, see to it that bytes of one thread are touched on that thread alone (`access`). `Keep` is `Send` and `Sync`, so the bytes may be
-// freed wherever the last handle is dropped, and `Arc` orders that after all uses of the others.
+// SAFETY: of the fields, only the address is not `Send` by itself. No method dereferences it. The functions of
+// `access`, `Tensor` and the engines do, and they make sure that a thread's own bytes are touched on that thread alone
+// (`access`). `Keep` is `Send` and `Sync`, so the bytes may be freed wherever the last handle is dropped, and `Arc`
+// orders that after all uses through the other handles.
 unsafe impl Send for Memory {}
-// SAFETY: nothing changes in a handle that is shared; for the bytes as above.
+// SAFETY: a shared handle never changes; for the bytes, the argument above holds.
 unsafe impl Sync for Memory {}
 
-/// What all handles to the same bytes have in common.
+/// State shared by all handles to the same bytes.
 struct Keep {
     reach: ReachableFrom,
     held: Held,
@@ -41,61 +42,62 @@ struct Keep {
 
 /// What keeps the bytes alive, and how host code may touch them: see `access`.
 pub(super) enum Held {
-    /// The bytes are one thread's own.
+    /// The bytes belong to one thread.
     Own(HomeThread, #[expect(dead_code, reason = "dropped with the last handle")] Alive),
     /// Other threads, processes or devices may write them at any time.
     Shared(#[expect(dead_code, reason = "dropped with the last handle")] Alive),
-    /// They are out of the host's reach.
+    /// The bytes are out of the host's reach.
     Device(Arc<dyn DeviceBytes>),
 }
 
 /// Keeps bytes alive until it is dropped.
 type Alive = Arc<dyn Any + Send + Sync>;
 
-/// Between which ranks words or packets travel that lie in memory of a transport.
+/// The ranks between which the words or packets in a transport's memory travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Between {
     /// The rank that sends the data these words or packets belong to.
     pub from: u32,
     /// The rank that receives it.
     pub to: u32,
-    /// The operation that they carry, fewer than [`Between::OPERATIONS`]: so that a launch which waits for another one's words finds out (see
-    /// [`Purpose::is_matched`]). None of credits, which may be older than the launch.
+    /// The operation that they carry, less than [`Between::OPERATIONS`]. It lets a launch detect that it waits for
+    /// another operation's words (see [`Purpose::is_matched`]). `None` for credits, which may be older than the launch.
     pub operation: Option<u16>,
 }
 
 impl Between {
-    /// Numbers of operations are 15 bits: what a packet's flag has room for.
+    /// Operation numbers have 15 bits: the room that a packet's flag has for them.
     pub const OPERATIONS: u16 = 1 << 15;
-    /// Those of kernels of a user's own. The others are the collectives'.
+    /// The first number for users' own kernels. Smaller numbers belong to the collectives.
     pub const OWN: u16 = Self::OPERATIONS / 2;
 }
 
-/// Bytes that host code cannot touch, only copy: those of a GPU. Dropped with the last handle to them.
+/// Bytes that host code can only copy, not access: those of a GPU. Dropped with the last handle to them.
 pub trait DeviceBytes: Send + Sync {
-    /// Copies from the device, after what this thread has launched there.
+    /// Copies from the device, after everything this thread has launched there.
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
 
-    /// Copies to the device, after what this thread has launched there; the bytes are there when it returns.
+    /// Copies to the device, after everything this thread has launched there. The bytes have arrived when it returns.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
 }
 
 impl Memory {
-    /// Alignment of a page or more that tilewire allocates itself, at least: one page, so that vector accesses never split and
-    /// non-temporal stores and registration with a NIC need no special case.
+    /// Minimum alignment of allocations of a page or more by tilewire: one page, so that vector accesses never split,
+    /// and non-temporal stores and registration with a NIC need no special case.
     pub const ALIGN: usize = 4096;
 
     /// Fresh zeroed memory.
     ///
     /// # Panics
-    /// When there is none; [`try_zeroed`](Memory::try_zeroed) says so without, before the system ends the process for it.
+    /// If there is not enough memory. [`try_zeroed`](Memory::try_zeroed) returns an error instead, before the system
+    /// kills the process.
     pub fn zeroed(bytes: usize) -> Memory {
         Memory::fresh(bytes).unwrap_or_else(|| panic!("{}", NoMemory { bytes, shortage: None }))
     }
 
-    /// Fresh zeroed memory, where the machine and the control group of this process have that much left.
+    /// Fresh zeroed memory, if the machine and the control group of this process have that much left.
     pub fn try_zeroed(bytes: usize) -> Result<Memory, NoMemory> {
-        // For small requests the files are not worth reading: what is left changes by as much at any time.
+        // For small requests it is not worth reading the files: the amount left fluctuates by as much anyway.
         if bytes >= Memory::COMPARED {
             MemoryLeft::now().check(bytes as u64).map_err(|shortage| NoMemory { bytes, shortage: Some(shortage) })?;
         }
@@ -105,10 +107,10 @@ impl Memory {
     /// Requests of this size or more are compared with what is left.
     const COMPARED: usize = 1 << 20;
 
-    /// Fresh zeroed memory that every thread may touch, by atomics.
+    /// Fresh zeroed memory that every thread may access with atomics.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is not enough memory.
     pub(crate) fn zeroed_shared(bytes: usize) -> Memory {
         let block = Memory::block(bytes).unwrap_or_else(|| panic!("{}", NoMemory { bytes, shortage: None }));
         Memory::of(block.start(), bytes, ReachableFrom::HOST, Held::Shared(Arc::new(block)))
@@ -127,25 +129,26 @@ impl Memory {
         Memory { start, bytes, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held }) }
     }
 
-    /// Memory of somebody else in the host's reach, kept alive by `keep`. It becomes this thread's own: only here may tensors of it be
-    /// made, and the CPU engine run kernels that use it.
+    /// Foreign memory in the host's reach, kept alive by `keep`. It becomes this thread's own: only this thread may
+    /// make tensors of it and call the CPU engine to run kernels that use it.
     ///
     /// # Safety
-    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped. While a handle exists nobody
-    /// may touch it from another thread, and while a kernel that has it runs nobody but that kernel.
+    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped. While a
+    /// handle exists, no other thread may touch it. While a kernel that has it runs, only that kernel may touch it.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Memory {
         Memory::of(start, bytes, ReachableFrom::HOST, Held::Own(HomeThread::here(), keep))
     }
 
-    /// Memory of somebody else that peers (other threads, processes or devices) may write at any time, kept alive by `keep`. `reach` says
-    /// from where, the host included: pinned memory is reached from devices too.
+    /// Foreign memory that peers (other threads, processes or devices) may write at any time, kept alive by `keep`.
+    /// `reach` lists everything that can access it and must include the host. Pinned memory is also reached from
+    /// devices.
     ///
     /// # Safety
-    /// `start..start + bytes` must be valid for reads and writes from all of `reach`, by the same addresses, and initialised, until `keep` is
-    /// dropped. Nobody may hold a reference to it.
+    /// `start..start + bytes` must be valid for reads and writes from all of `reach`, at the same addresses, and
+    /// initialised, until `keep` is dropped. Nobody may hold a reference to it.
     ///
     /// # Panics
-    /// When the host does not reach it.
+    /// If the host does not reach it.
     pub unsafe fn shared(
         start: NonNull<u8>,
         bytes: usize,
@@ -156,30 +159,30 @@ impl Memory {
         Memory::of(start, bytes, reach, Held::Shared(keep))
     }
 
-    /// Memory of devices: the host never follows its address, `keep` copies for it.
+    /// Memory of devices. The host never dereferences its address; `keep` copies for it.
     ///
     /// # Safety
     /// `address..address + bytes` must be valid for kernels of `devices`, and for copies by `keep`, until `keep` is dropped.
     ///
     /// # Panics
-    /// At address 0.
+    /// If the address is 0.
     pub unsafe fn on_device(address: u64, bytes: usize, devices: Vec<u32>, keep: Arc<dyn DeviceBytes>) -> Memory {
         let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).expect("memory is not at 0");
         Memory::of(start, bytes, ReachableFrom { host: false, devices }, Held::Device(keep))
     }
 
-    /// From where loads and stores reach the bytes.
+    /// Where loads and stores can reach the bytes from.
     pub fn reachable_from(&self) -> &ReachableFrom {
         &self.keep.reach
     }
 
-    /// How host code may touch the bytes. Private to `tensor`, which does.
+    /// How host code may touch the bytes. Private to `tensor`, the only module that does.
     #[inline]
     pub(super) fn held(&self) -> &Held {
         &self.keep.held
     }
 
-    /// The one thread whose calls may run kernels of the CPU engine on the bytes; none: calls of any thread.
+    /// The only thread whose calls may run CPU-engine kernels on the bytes. `None` if any thread's calls may.
     pub(crate) fn home(&self) -> Option<HomeThread> {
         match &self.keep.held {
             Held::Own(home, _) => Some(*home),
@@ -187,58 +190,58 @@ impl Memory {
         }
     }
 
-    /// A part of this memory; shares it.
+    /// A part of this memory, which it shares.
     ///
     /// # Panics
-    /// When the part does not lie inside.
+    /// If the part does not lie inside.
     pub fn part(&self, offset: usize, bytes: usize) -> Memory {
         let end = offset.checked_add(bytes).expect("part fits the address space");
         assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
-        // Inside or one past the end: as good as the start, on the host and on a device.
+        // Inside or one past the end, so it is as valid as the start, on the host and on a device.
         let start = NonNull::new(self.start.as_ptr().wrapping_add(offset)).expect("memory does not wrap");
         let purpose = if bytes == self.bytes { self.purpose } else { self.purpose.of_part() };
         Memory { start, bytes, purpose, ..self.clone() }
     }
 
-    /// This memory, for a purpose: a parameter that is bound to it says so.
+    /// This memory, marked with a purpose. Parameters bound to it take on that purpose.
     pub fn for_purpose(self, purpose: Purpose) -> Memory {
         Memory { purpose, ..self }
     }
 
-    /// The same memory with the number of another operation, where it carries one.
+    /// The same memory with another operation number, if it carries one.
     ///
     /// # Panics
-    /// When there is no such number: see [`Between::OPERATIONS`].
+    /// If the number is not less than [`Between::OPERATIONS`].
     pub fn for_operation(self, operation: u16) -> Memory {
         assert!(operation < Between::OPERATIONS, "operation {operation}: there are {}", Between::OPERATIONS);
         Memory { operation, ..self }
     }
 
-    /// Other memory that is to be used in place of this: what travels in it is the same.
+    /// This memory as a replacement for `other`: it carries the same purpose and operation.
     pub fn stands_for(self, other: &Memory) -> Memory {
         Memory { purpose: other.purpose, operation: other.operation, ..self }
     }
 
-    /// What it is for.
+    /// The purpose of the memory.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
 
-    /// Between which ranks the words or packets that lie in it travel, where that is so.
+    /// The ranks between which the words or packets in this memory travel, if there are any.
     pub fn between(&self) -> Option<Between> {
         let Purpose::Transfer { from, to, .. } = self.purpose else { return None };
         let operation = self.purpose.is_matched().then_some(self.operation);
         (operation.is_some() || self.purpose.is_credit()).then_some(Between { from, to, operation })
     }
 
-    /// What its words or packets carry, if they do: the operation, and whether words are in step.
+    /// The operation that its words or packets carry, if any, with a mark if the words are in step.
     pub fn operation(&self) -> Option<u16> {
         let is_in_step = matches!(self.purpose, Purpose::Transfer { part: Part::Tail, .. });
         let mark = if is_in_step && self.operation >= Between::OWN { matching::IN_STEP } else { 0 };
         self.purpose.is_matched().then_some(self.operation | mark)
     }
 
-    /// What travels in it, in words.
+    /// Describes what travels in it.
     fn what(&self) -> String {
         match self.between() {
             Some(Between { from, to, operation: Some(_) }) => format!("data from rank {from} to rank {to}"),
@@ -248,7 +251,7 @@ impl Memory {
         }
     }
 
-    /// First byte.
+    /// The first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -258,35 +261,35 @@ impl Memory {
         self.bytes
     }
 
-    /// Whether other threads, processes or devices may write the bytes at any time: host code touches them by atomics only.
+    /// True if other threads, processes or devices may write the bytes at any time. Host code then uses atomics only.
     pub fn is_shared(&self) -> bool {
         matches!(self.keep.held, Held::Shared(_))
     }
 
-    /// Whether two handles share a byte.
+    /// True if two handles share a byte.
     pub fn overlaps(&self, other: &Memory) -> bool {
         let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
         self.bytes > 0 && other.bytes > 0 && a < b + other.bytes && b < a + self.bytes
     }
 
-    /// Whether two handles are the same bytes.
+    /// True if two handles refer to the same bytes.
     pub fn is(&self, other: &Memory) -> bool {
         self.start == other.start && self.bytes == other.bytes
     }
 }
 
-/// Two banks of one table of which one carries the number of an operation and the other does not. An engine writes and compares all words
-/// of a parameter in one way, so one of the two would be counted wrongly.
+/// Two banks of one table, one of which carries an operation number while the other does not. An engine writes and
+/// compares all words of a parameter in the same way, so one of the two would be miscounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MixedBanks {
-    /// The first bank whose words or packets carry a number, and what it is.
+    /// The first bank whose words or packets carry a number, and its description.
     pub carries: (usize, String),
-    /// The first whose do not.
+    /// The first bank whose words or packets carry none, and its description.
     pub bare: (usize, String),
 }
 
 impl MixedBanks {
-    /// Where these banks mix.
+    /// Finds a mix in these banks.
     pub fn of(banks: &[Memory]) -> Option<MixedBanks> {
         let first = |carries: bool| {
             let (bank, memory) = banks.iter().enumerate().find(|(_, it)| it.operation().is_some() == carries)?;
@@ -295,8 +298,9 @@ impl MixedBanks {
         Some(MixedBanks { carries: first(true)?, bare: first(false)? })
     }
 
-    /// Why a parameter that an engine treats as matched, or not, cannot be bound to these banks. A kernel that was traced with them has no
-    /// such parameter; its arguments may have been replaced since. Memory of one's own is of operation 0 in a matched one.
+    /// Explains why these banks cannot be bound to a parameter that an engine treats as matched, or as unmatched. A
+    /// kernel traced with them has no such parameter, but its arguments may have been replaced since. In a matched
+    /// parameter, a user's own memory belongs to operation 0.
     pub(crate) fn objection(banks: &[Memory], is_matched: bool) -> Option<String> {
         if let Some(mixed) = MixedBanks::of(banks) {
             return Some(mixed.to_string());

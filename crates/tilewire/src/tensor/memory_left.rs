@@ -1,19 +1,21 @@
-//! How much memory is left: of the machine, and of every control group (the memory limit of a container) that this process is in.
+//! How much memory is left: on the machine, and in every control group (a container's memory limit) of this process.
 //!
 //! ```text
 //!  machine          MemAvailable of /proc/meminfo
 //!  group, version 2 memory.max            - memory.current        + what memory.stat says can be reclaimed     this group, and its parents
 //!  group, version 1 memory.limit_in_bytes - memory.usage_in_bytes + the same                                   likewise
 //! ```
-//! Beyond either, Linux ends processes instead of refusing memory. So a large request is compared with both first.
+//! Beyond either limit, Linux kills processes instead of refusing memory. So a large request is first compared with
+//! both.
 //!
-//! The pages of a memfd count in the group of the process that allocates them, and the size of `/dev/shm` does not bound them. Cached
-//! files count as used, but give way before anything is killed. Swap is not counted: memory between ranks that is swapped is useless.
+//! The pages of a memfd count towards the group of the process that allocates them; the size of `/dev/shm` does not
+//! bound them. Cached files count as used, but are evicted before anything is killed. Swap is not counted: swapped-out
+//! memory between ranks is useless.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 
-/// What is left, where the system says so.
+/// The memory left, as far as the system reports it.
 ///
 /// ```
 /// use tilewire::tensor::MemoryLeft;
@@ -27,26 +29,26 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLeft {
     machine: Option<u64>,
-    /// Those that have a limit, from this process's own outwards.
+    /// The groups that have a limit, from this process's own outwards.
     groups: Vec<Group>,
 }
 
 /// A control group with a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
-    /// The number of its folder: the same for all processes, however each names the group.
+    /// The inode number of its folder: the same for all processes, however each names the group.
     id: u64,
     path: PathBuf,
     left: u64,
 }
 
 impl MemoryLeft {
-    /// What is left now. Reads a few small files.
+    /// The memory left now. Reads a few small files.
     pub fn now() -> MemoryLeft {
         MemoryLeft::under(Path::new("/"))
     }
 
-    /// What the files say that lie under `root` as they lie under `/` on a machine.
+    /// Reads the files under `root` instead of `/`.
     pub(crate) fn under(root: &Path) -> MemoryLeft {
         let meminfo = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
         let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -54,17 +56,18 @@ impl MemoryLeft {
         MemoryLeft { machine: kib.and_then(|kib| kib.checked_mul(1024)), groups: groups(root) }
     }
 
-    /// Bytes that may still be taken; `None` where nobody says.
+    /// Bytes that may still be taken. `None` if the system does not report it.
     pub fn bytes(&self) -> Option<u64> {
         self.machine.into_iter().chain(self.groups.iter().map(|group| group.left)).min()
     }
 
-    /// Whether there are `needed` bytes, to be taken by this process or by others of its control groups.
+    /// Checks that `needed` bytes are left, for this process or for others in its control groups.
     pub fn check(&self, needed: u64) -> Result<(), Shortage> {
         self.check_shared(needed, |_| needed)
     }
 
-    /// The same where processes of several groups take memory: all together `needed`, and those in a group what `in_group` says.
+    /// Like `check`, for processes in several groups: together they take `needed` bytes, and those in one group take
+    /// `in_group(id)`.
     pub(crate) fn check_shared(&self, needed: u64, in_group: impl Fn(u64) -> u64) -> Result<(), Shortage> {
         let machine = self.machine.map(|left| Shortage { needed, left, group: None });
         let groups = self.groups.iter().map(|group| Shortage {
@@ -72,12 +75,12 @@ impl MemoryLeft {
             left: group.left,
             group: Some(group.path.clone()),
         });
-        // The tightest is the one to mend.
+        // Report the tightest limit, since that is the one to fix.
         let short = machine.into_iter().chain(groups).filter(|limit| limit.needed > limit.left);
         short.min_by_key(|limit| limit.left).map_or(Ok(()), Err)
     }
 
-    /// The numbers of this process's groups that have a limit, innermost first: at most `most` of them.
+    /// The ids of this process's groups that have a limit, innermost first, at most `most`.
     pub(crate) fn group_ids(&self, most: usize) -> Vec<u64> {
         self.groups.iter().map(|group| group.id).take(most).collect()
     }
@@ -87,11 +90,11 @@ impl MemoryLeft {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// Bytes that are needed.
+    /// Bytes needed.
     pub needed: u64,
-    /// Bytes that are left.
+    /// Bytes left.
     pub left: u64,
-    /// The folder of the control group that has no more; `None`: the machine.
+    /// The folder of the control group that is short of memory. `None` if it is the machine.
     pub group: Option<PathBuf>,
 }
 
@@ -107,13 +110,13 @@ errors! {
     }
 }
 
-/// There is no memory for a tensor.
+/// There is not enough memory for a tensor.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoMemory {
-    /// Bytes that were asked for; `usize::MAX` where they cannot even be counted.
+    /// Bytes requested. `usize::MAX` if the count overflows.
     pub bytes: usize,
-    /// What there is, if that is why it was not even tried.
+    /// The shortage, if that is why the allocation was not attempted.
     pub shortage: Option<Shortage>,
 }
 
@@ -127,7 +130,7 @@ errors! {
     }
 }
 
-/// The names of a version's files, and what is reclaimable in its `memory.stat`.
+/// The file names of a control group version, and the reclaimable entries of its `memory.stat`.
 struct Version {
     /// The type of its file system.
     file_system: &'static str,
@@ -147,12 +150,12 @@ const VERSIONS: [Version; 2] = [
         file_system: "cgroup",
         limit: "memory.limit_in_bytes",
         used: "memory.usage_in_bytes",
-        // Those of the groups below it included.
+        // These totals include the groups below.
         reclaimable: &["total_inactive_file", "total_active_file"],
     },
 ];
 
-/// All groups with a limit that this process is in.
+/// All groups of this process that have a limit.
 fn groups(root: &Path) -> Vec<Group> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
     let (own, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -160,7 +163,8 @@ fn groups(root: &Path) -> Vec<Group> {
     for version in &VERSIONS {
         let Some((mount_root, mount_point)) = mounts.lines().find_map(|line| mounted(line, version)) else { continue };
         let Some(path) = own.lines().find_map(|line| path_of(line, version)) else { continue };
-        // What is mounted may be a part of all groups; a container may see its own group as the root, and still be told its path outside.
+        // The mount may show only part of the hierarchy. A container may see its own group as the root and still be
+        // given its path outside.
         let inside = Path::new(path).strip_prefix(mount_root).unwrap_or(Path::new(""));
         let inside = inside.strip_prefix("/").unwrap_or(inside);
         let top = root.join(mount_point.trim_start_matches('/'));
@@ -171,18 +175,19 @@ fn groups(root: &Path) -> Vec<Group> {
     found
 }
 
-/// The root and the place of a mount of this version, by a line of `/proc/self/mountinfo`.
+/// The root and the mount point of this version, from a line of `/proc/self/mountinfo`.
 fn mounted<'l>(line: &'l str, version: &Version) -> Option<(&'l str, &'l str)> {
     let (places, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let (file_system, options) = (kind.next()?, kind.nth(1)?);
-    // In version 1 every controller has a mount of its own.
+    // In version 1 every controller has its own mount.
     let is_memory = file_system != "cgroup" || options.split(',').any(|option| option == "memory");
     let mut places = places.split(' ').skip(3);
     (file_system == version.file_system && is_memory).then_some((places.next()?, places.next()?))
 }
 
-/// The path of this process's group, by a line of `/proc/self/cgroup`: `0::/path` in version 2, `4:memory:/path` in version 1.
+/// The path of this process's group, from a line of `/proc/self/cgroup`: `0::/path` in version 2, `4:memory:/path` in
+/// version 1.
 fn path_of<'l>(line: &'l str, version: &Version) -> Option<&'l str> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -193,11 +198,11 @@ fn path_of<'l>(line: &'l str, version: &Version) -> Option<&'l str> {
     is_own.then_some(path)
 }
 
-/// What a group has left; `None` where it has no limit.
+/// The memory a group has left. `None` if it has no limit.
 fn group(folder: PathBuf, version: &Version) -> Option<Group> {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
     let number = |text: String| text.trim().parse::<u64>().ok();
-    // "max" is no number, and version 1 says the largest multiple of a page.
+    // No limit is "max" in version 2, which is not a number, and the largest multiple of a page in version 1.
     let limit = read(version.limit).and_then(number).filter(|&limit| limit < 1 << 60)?;
     let used = read(version.used).and_then(number)?;
     let stat = read("memory.stat").unwrap_or_default();

@@ -34,9 +34,9 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 
 /// A one-dimensional array of elements, shared by every clone of the handle.
 ///
-/// Host code reads and writes its elements on the thread that made it: a launch from this thread has returned before the next line runs, so
-/// host access needs no lock. Elements on a device are copied for it. The methods that return no error panic when such a copy fails; those
-/// that begin with `try_` return it.
+/// Host code reads and writes its elements on the thread that made it. A launch from this thread has returned before
+/// the next line runs, so host access needs no lock. Elements on a device are copied. Methods that return no error
+/// panic if such a copy fails; those that begin with `try_` return the error.
 ///
 /// ```
 /// use tilewire::Tensor;
@@ -114,7 +114,8 @@ impl<T: Element> Tensor<T> {
     /// All zeros.
     ///
     /// # Panics
-    /// When there is no memory; [`try_zeros`](Tensor::try_zeros) says so without, before the system ends the process for it.
+    /// If there is not enough memory. [`try_zeros`](Tensor::try_zeros) returns an error instead, before the system
+    /// kills the process.
     pub fn zeros(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         Tensor::whole(Memory::zeroed(bytes), len)
@@ -148,12 +149,12 @@ impl<T: Element> Tensor<T> {
         tensor
     }
 
-    /// Memory of somebody else; `keep` is dropped with the last handle.
+    /// Foreign memory; `keep` is dropped with the last handle.
     ///
     /// # Safety
-    /// `start` must be aligned for `T` and `len` elements from it valid (initialised, readable, writable) until `keep` is
-    /// dropped; while tilewire runs a kernel that has it nobody else may touch it, nor from another thread at any time
-    /// a handle exists.
+    /// `start` must be aligned for `T`, and `len` elements from it must be valid (initialised, readable, writable)
+    /// until `keep` is dropped. While a handle exists, no other thread may touch it. While tilewire runs a kernel that
+    /// has it, nobody else may touch it.
     pub unsafe fn from_raw(start: NonNull<T>, len: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert!(start.is_aligned(), "tensor start {start:p} is not aligned for {}", T::TYPE);
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
@@ -162,9 +163,9 @@ impl<T: Element> Tensor<T> {
         Tensor::whole(memory, len)
     }
 
-    /// A tensor over memory of a transport, on a device or in the host's reach: the elements at its start. Host access to memory that is
-    /// shared with peers is atomic, element by element, so an element that a peer writes meanwhile is the old or the new one. Host access to
-    /// memory of a device copies, and waits for what this thread has launched there.
+    /// A tensor over memory of a transport, on a device or in the host's reach: the elements at its start. Host access
+    /// to memory shared with peers is atomic per element, so an element being written meanwhile is either the old or
+    /// the new one. Host access to device memory copies, and waits for everything this thread has launched there.
     ///
     /// # Panics
     /// When the memory is another thread's own, too small, or not aligned for `T`.
@@ -263,8 +264,9 @@ impl<T: Element> Tensor<T> {
     pub fn try_set(&self, i: usize, value: T) -> Result<(), AccessError> {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
         match self.memory.held() {
-            // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s, which allow writes
-            // through other handles of this thread. Tensors never leave it, and it is the only one whose calls run kernels on the memory.
+            // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s,
+            // which allow writes through other handles of this thread. Tensors never leave this thread, the only one
+            // whose calls run kernels on the memory.
             Held::Own(..) => unsafe { self.start().add(i).write(value) },
             // SAFETY: the element is inside, in shared memory.
             Held::Shared(_) => unsafe { self.write_shared(i, value.to_bits()) },
@@ -345,19 +347,21 @@ impl<T: Element> Tensor<T> {
         Ok(())
     }
 
-    /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, of which not every byte
-    /// is a value.
+    /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, since
+    /// not every byte is a valid one.
     ///
     /// # Panics
-    /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or [`to_vec`](Tensor::to_vec).
+    /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
+    /// [`to_vec`](Tensor::to_vec).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,
     {
         match self.memory.held() {
-            // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and any bytes are
-            // elements; the handle keeps them alive for the borrow. `Cell<T>` has T's layout and allows writes through other handles of this
-            // thread, which a reference to cells cannot leave either; it is the only one whose calls run kernels on the memory.
+            // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and
+            // any bytes are valid elements. The handle keeps them alive for the borrow. `Cell<T>` has T's layout and
+            // allows writes through other handles of this thread. A reference to cells cannot leave this thread either,
+            // and only its calls run kernels on the memory.
             Held::Own(..) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len) },
             Held::Shared(_) => panic!("a window has no cells, since peers may write it: use get, set or to_vec"),
             Held::Device(_) => panic!("a tensor on a device has no cells: use get, set or to_vec"),
@@ -374,7 +378,8 @@ impl<T: Element> Tensor<T> {
     /// There is such an element, in memory that is this thread's own.
     unsafe fn read_own(&self, i: usize) -> T {
         let at = self.start().wrapping_add(i);
-        // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size; nobody writes it now, as in `try_set`.
+        // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size; nobody writes it
+        // now, as in `try_set`.
         T::from_bits(unsafe {
             match size_of::<T>() {
                 1 => u64::from(at.cast::<u8>().read()),
@@ -426,7 +431,7 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// What a copy gave, for those who do not ask whether it failed.
+/// The result of a copy, for methods that panic if it failed.
 fn copied<R>(result: Result<R, AccessError>) -> R {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -56,19 +56,19 @@ impl Default for Meeting {
 }
 
 impl Meeting {
-    /// Of so many ranks, each of which is to say when it [leaves](Self::leaves).
+    /// For this many ranks, each of which says when it [leaves](Self::leaves).
     pub(crate) fn of(ranks: usize) -> Meeting {
         Meeting { table: Mutex::default(), departures: Departures::new(ranks) }
     }
 
-    /// Who has come to the end of its program.
+    /// The ranks that have come to the end of their program.
     pub(crate) fn departures(&self) -> &Departures {
         &self.departures
     }
 
     /// A rank has come to the end of its program, without an error: makes all waits look whether it was they who needed it.
     pub(crate) fn leaves(&self, rank: usize) {
-        // Not in the midst of a failure: who hears of that and leaves must not be taken for the cause.
+        // Not during a failure: a rank that hears of it and leaves must not be taken for the cause.
         let table = self.table();
         self.departures.note(rank);
         for segment in table.segments.iter().filter_map(Weak::upgrade) {
@@ -93,7 +93,7 @@ impl Meeting {
         self.table().left.remove(&(ticket, rank))
     }
 
-    /// Shows something to so many; gives the ticket to see it with.
+    /// Shows something to this many ranks; returns the ticket to see it with.
     pub(crate) fn show(&self, what: Shown, to: usize) -> u64 {
         let mut table = self.table();
         let ticket = table.next;
@@ -119,7 +119,7 @@ impl Meeting {
         }
     }
 
-    /// Ends the waits on the segments of a set, those of all its ranks, when a rank fails; at once if one has.
+    /// Ends the waits on the segments of all ranks of a set when a rank fails; immediately if one already has.
     pub(crate) fn watch(&self, set: &SegmentSet) {
         self.table().watch(set);
     }

@@ -1,8 +1,9 @@
 //! The monitor: notices that a peer's process is gone, and ends the waits of all ranks.
 //!
-//! One thread per set of segments holds a control socket to every other rank. The kernel closes a process's sockets however it ends,
-//! SIGKILL included; an end without a goodbye is a death. Every rank has its own monitor. Who hears of a death tells all ranks, and so
-//! does who leaves because of any failure, before it says goodbye: else its leaving could be heard before what it left for.
+//! One thread per set of segments holds a control socket to every other rank. The kernel closes a process's sockets
+//! however it ends, SIGKILL included; an end without a goodbye is a death. Every rank has its own monitor. A rank that
+//! hears of a death tells all ranks. So does a rank that leaves because of any failure, before it says goodbye:
+//! otherwise its leaving could be heard before the failure.
 //!
 //! ```text
 //!  a rank says          when                            its peers' monitors
@@ -77,7 +78,7 @@ impl Monitor {
         self.watch.peers().get(rank) == Some(&Peer::Left)
     }
 
-    /// Who has left, for waits to look at.
+    /// The ranks that have left, for waits to check.
     pub fn departures(&self) -> Departures {
         self.watch.departures.clone()
     }
@@ -114,7 +115,7 @@ impl Monitor {
             self.watch.tell(cause);
         }
         for socket in self.watch.sockets.iter().flatten() {
-            // Who is gone needs no goodbye, and has a queue that a few bytes do not fill.
+            // A rank that is gone needs no goodbye, and a few bytes do not fill a socket's queue.
             let _ = socket::send(socket.as_fd(), what, None);
         }
     }
@@ -122,7 +123,7 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // A second goodbye is no harm.
+        // A second goodbye does no harm.
         self.say(if std::thread::panicking() { PANICKED } else { GOODBYE });
         self.stop = None;
         if let Some(thread) = self.thread.take() {

@@ -43,7 +43,7 @@ pub struct Ticket {
     pub peer: Rank,
     /// What this rank does in it.
     pub pairing: Pairing,
-    /// The how many-th of its kind between the two, from 0.
+    /// The operation's number among those of its kind between the two ranks, from 0.
     pub number: u64,
 }
 

@@ -25,8 +25,8 @@ pub type Exchange<'a, E> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E> + 'a;
 pub struct SegmentOptions {
     /// How long the ranks may take to share their segments, the exchange not counted (it has a deadline of its own).
     pub deadline: Duration,
-    /// Whether all pages are entered into the page tables at once rather than at first touch. Those of processes are *allocated* in any
-    /// case, and those of threads only then.
+    /// True to enter all pages into the page tables immediately rather than at first touch. Pages of processes are
+    /// *allocated* in any case, pages of threads only if this is set.
     pub populate: bool,
     /// Whether segments of threads ask for huge pages. Faster to walk through, but taken as a whole when any part is touched: not for small
     /// parts of many peers.

@@ -11,7 +11,7 @@ pub(super) enum Heard {
     Nothing,
     /// The other side is gone.
     End,
-    /// A packet of so many bytes; longer than the buffer it is cut. With it a descriptor, where one was sent and asked for.
+    /// A packet of this many bytes, cut if longer than the buffer, with a descriptor if one was sent and asked for.
     Packet(usize, Option<OwnedFd>),
 }
 
@@ -141,7 +141,7 @@ pub(super) fn wait<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>, until: Opt
     let mut entries: Vec<libc::pollfd> = sockets.map(entry).collect();
     let timeout = match until {
         None => -1,
-        // Rounded up: a wait that ends just before its time would be repeated at once.
+        // Rounded up: a wait that ends just before its time would be repeated immediately.
         Some(until) => {
             let left = until.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
             left.as_millis().try_into().unwrap_or(i32::MAX)

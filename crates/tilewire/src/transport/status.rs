@@ -1,78 +1,90 @@
-//! Status lines: what each rank waits for, where the others can see it.
+//! Status lines: what each rank is waiting for, published where the other ranks can read it.
 //!
 //! ```text
 //!   header of a rank's segment     written by                       read by
-//!   ├ epoch, kind                  the rank, when a wait of it      ranks whose own waits have
+//!   ├ epoch, kind                  the rank, when one of its waits  ranks whose own waits have
 //!   ├ the ranks it waits for       stops spinning, and when it      stopped spinning
-//!   ├ what it is doing, in words   goes on
+//!   ├ what it is doing, in words   continues
 //!   ├ windows it has called for    the rank                         ranks in such a call (`gathering.rs`)
-//!   ├ probe                        whoever suspects a deadlock      the rank, in every round of such a wait
-//!   ├ looked                       the rank, in every such round    whoever suspects
-//!   └ verdict                      whoever finds one, once          the rank, when its abort word says so
+//!   ├ probe                        a rank suspecting a deadlock     the rank, in every round of such a wait
+//!   ├ looked                       the rank, in every such round    the suspecting rank
+//!   └ verdict                      the first rank to find one       the rank, when its abort word says so
 //! ```
-//! No wait that is satisfied soon touches any of this: it costs waits that have stopped spinning a few loads every twenty milliseconds.
+//! A wait that is satisfied soon touches none of this. A wait that has stopped spinning pays a few loads every twenty
+//! milliseconds.
 //!
-//! **When it is a deadlock.** A rank whose status says that it waits may have what it waits for and not have noticed: it may sleep, or the
-//! system may run others. So a suspicion is confirmed in two steps.
-//! 1. A rank that waits reads all lines. Of the ranks that wait it strikes out who waits for a rank that does not, until none is left to
-//!    strike out. If it remains itself, it suspects the others that remain. Any of its peers may end the wait of a launch, so it is struck out
-//!    for one that does not wait. A call that all ranks make needs every rank that is missing, so it is struck out only when none of these
-//!    remains. On a GPU hosts and kernels are struck out by themselves, see below.
-//! 2. It raises the probe of each of them. A rank reads its probe, *then* looks at what it waits for, and if nothing is there says that it
-//!    has looked since that probe. When all have, and no epoch has changed, it is a deadlock: every one of them has waited
-//!    without a break since before the first probe, and every one has looked after it and found nothing. What a rank waits for does not
-//!    go away once it is there. So at the moment before the first probe each of them was waiting, and none had what it waits for. The first
-//!    of them to go on would need something that another of them does later, which has to go on before.
+//! **When it is a deadlock.** A rank whose status says that it waits may already have what it waits for without having
+//! noticed: it may be asleep or descheduled. So a suspicion is confirmed in two steps.
+//! 1. A waiting rank reads all lines. From the set of waiting ranks it removes each one that waits for a rank outside
+//!    the set, until nothing more can be removed. If the reader itself remains, it suspects the others that remain. Any
+//!    peer of a launch may end its wait, so a launch is removed as soon as one of its peers is not waiting. A call that
+//!    all ranks make needs every missing rank, so it is removed only when none of the missing ranks remains. On a GPU,
+//!    hosts and kernels are removed separately; see below.
+//! 2. It raises the probe of each suspect. A rank reads its probe, *then* checks for what it waits for, and if nothing
+//!    is there, records that it has looked since that probe. When all suspects have done so and no epoch has changed,
+//!    it is a deadlock. Each of them has waited without a break since before the first probe, and each has looked after
+//!    it and found nothing. What a rank waits for does not go away once it is there. So just before the first probe
+//!    each of them was waiting, and none had what it waits for. The first of them to continue would need something that
+//!    another of them does later, and that other rank would have to continue first.
 //!
-//! A slow rank is none of them: it does not say that it waits, or it does not answer until it has looked again. No time-out decides
-//! anything here; a period only says how often a rank looks.
+//! A slow rank is never among the suspects that are confirmed: either it does not say that it waits, or it does not
+//! answer until it has looked again. No time-out decides anything here. The period only says how often a rank looks.
 //!
-//! **Calls that all ranks make** on a transport ([`Kind::Gathering`]: a window). What such a call waits for first is in the lines, too: a
-//! rank counts the windows it has called for in its own line, before anything else, and a rank in its n-th call waits until all lines say n
-//! ([`super::gathering`]). So it can look after a probe as a launch does, and the argument above holds for it: the count of a rank that
-//! waits does not change, because the thread that has the transport is the only one that can call for a window or launch on it (transports
-//! do not leave their thread), and it waits. A look after a probe sees every count that the suspect stored before it began to wait: the
-//! count, then the odd epoch (release), then whoever suspects (acquire), then the probe (release), then the look (acquire). A rank whose
-//! call expires takes its count back, and says which call it gave up. That is an act of a rank that does not wait any more.
+//! **Calls that all ranks make** on a transport ([`Kind::Gathering`]: a window). What such a call first waits for is
+//! also in the lines. A rank counts the windows it has called for in its own line, before anything else. A rank in its
+//! n-th call waits until all lines say n ([`super::gathering`]). So it can look after a probe just as a launch does,
+//! and the argument above holds. The count of a waiting rank does not change: only the thread that owns the transport
+//! can call for a window or launch on it (transports do not leave their thread), and that thread is waiting. A look
+//! after a probe sees every count that the suspect stored before it began to wait. The order is: the count, the odd
+//! epoch (release), the suspecting rank's read (acquire), the probe (release), the look (acquire). A rank whose call
+//! expires takes its count back and records which call it gave up. It does so when it is no longer waiting.
 //!
-//! **On a GPU** it is not the host that waits, and of a launch some parts may wait while others work. So kernels mark waits that last, a
-//! thread of the host writes a line of its own for them, and it is not enough that ranks wait for each other: rank i waits for something of
-//! rank j that j's launch *does not have*, j for something that k's launch does not have, and so on until the chain comes round. Launches of a
-//! rank run one after another. So what j had launched before is over, and what it gave is there; what i needs is in a launch of j that
-//! begins when the one that runs has ended. That holds for every rank of the chain, and the first of these launches to end would need one that
-//! begins after the end of another. A launch that may have what is needed breaks the chain: the part of it that gives it may still be at
-//! work, whatever other parts wait for. Probes confirm it as above.
+//! **On a GPU** it is not the host that waits, and parts of a launch may wait while others work. So kernels mark waits
+//! that last, and a host thread writes a separate line for them. Ranks waiting for each other is not enough here. The
+//! chain must be: rank i waits for something that rank j's running launch *does not have*, j for something that k's
+//! launch does not have, and so on until the chain closes. Launches of a rank run one after another. So j's earlier
+//! launches are over, and what they gave is there; what i needs is in a launch of j that begins after the running one
+//! has ended. That holds for every rank of the chain, and the first of these launches to end would need one that begins
+//! after the end of another. A launch that may have what is needed breaks the chain: the part that gives it may still
+//! be at work, whatever other parts wait for. Probes confirm it as above.
 //!
-//! **Kernels and hosts** are judged together (`judge.rs`). A kernel of rank i may wait for a rank j whose *host* waits, in a first launch or in
-//! a call for a window. What it needs is then in a launch that j's host has yet to make, if two things hold. Each is a fact in the lines, and
-//! together they join the two kinds of waits:
-//! - *Nothing of j is on its GPU.* The thread that watches j's kernels sees the host in a wait, asks the driver whether all launches have ended,
-//!   replays and launches that wait to start included, and if the host is still in that wait writes its epoch into the line (`idle_in`). The
-//!   thread that waits is the only one that can launch on the transport. So from that moment nothing is on the GPU until that wait ends, and
-//!   this needs no probe: the epoch of the host's wait says it. What ended before gave what it gave before any probe was raised.
-//! - *The host of i waits for its kernels* (`host_waits`: it is in `sync`, in `close`, or reads a tensor), and so cannot do what j's host waits for.
-//!   Each such wait has a number, which the line of i's kernels tells. The watching thread reads it before and after the mark of the kernel,
-//!   and tells it if it is the same: the host could launch nothing in between, so its wait covers that kernel, and ends after it. It is read
-//!   again before a probe is answered. Where it has changed, the line changes, and with it the epoch.
+//! **Kernels and hosts** are judged together (`judge.rs`). A kernel of rank i may wait for a rank j whose *host* waits,
+//! in a first launch or in a call for a window. What the kernel needs is then in a launch that j's host has yet to
+//! make, if two things hold. Each is recorded in the lines, and together they join the two kinds of waits:
+//! - *Nothing of j is on its GPU.* The thread that watches j's kernels sees the host in a wait. It then asks the driver
+//!   whether all launches have ended, including replays and launches that wait to start. If the host is still in that
+//!   wait, it writes the wait's epoch into the line (`idle_in`). The waiting thread is the only one that can launch on
+//!   the transport. So from that moment nothing is on the GPU until that wait ends. This needs no probe, because the
+//!   epoch of the host's wait proves it. Launches that ended before gave everything they had before any probe was
+//!   raised.
+//! - *The host of i waits for its kernels* (`host_waits`: it is in `sync`, in `close`, or reads a tensor), so it cannot
+//!   do what j's host waits for. Each such wait has a number, which the line of i's kernels publishes. The watching
+//!   thread reads it before and after the kernel's mark, and publishes it only if both are equal: the host could launch
+//!   nothing in between, so its wait covers that kernel and ends after it. The number is read again before a probe is
+//!   answered. If it has changed, the line changes, and with it the epoch.
 //!
-//! So a host in `sync` hangs on its own kernels, a kernel on the host of its peer if that has nothing on its GPU, and the argument stays what it
-//! was: all parties of the cycle have waited without a break since before the first probe, each in one wait, and the first to go on would
-//! need something that another does after it has gone on. A host that computes says none of this, nor does one that waits for a graph on a
-//! stream of the user's own, or in a call of the driver that happens to wait for kernels: there only the deadline tells.
+//! So a host in `sync` depends on its own kernels, and a kernel depends on its peer's host if that peer has nothing on
+//! its GPU. The argument stays the same: all parties of the cycle have waited without a break since before the first
+//! probe, each in one wait, and the first to continue would need something that another does only after continuing.
+//! Some hosts publish none of this: a host that computes, one that waits for a graph on one of the user's own streams,
+//! and one in a driver call that happens to wait for kernels. There only the deadline ends the wait.
 //!
-//! Ranks of one process that share a GPU start their launches together (`cuda/gang.rs`). A launch that waits to start is such a party, too,
-//! and hangs on the host that has to come. A cycle through it is no verdict, since its kernel may need nobody: its rank starts it.
+//! Ranks of one process that share a GPU start their launches together (`cuda/gang.rs`). A launch that waits to start
+//! is also a party, and depends on the host that has yet to arrive. A cycle through it is not a verdict, since its
+//! kernel may need nobody: its own rank starts it.
 //!
-//! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not: it never launches again on the transport, nor asks for a window,
-//! so whoever waits for it waits in vain, whatever others do.
+//! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not. It never launches on the transport or
+//! asks for a window again, so any rank waiting for it waits in vain, whatever others do.
 //!
-//! **Who is late.** When a wait expires, its rank follows the lines from the rank it waits for to the one that does not wait. So a line stands, if
-//! its wait has failed, until the rank has set all abort words: a rank whose wait expires at the same time would otherwise stop at this one.
-//! If it finds the line gone, it finds the cause, because it looks for that afterwards.
+//! **Which rank is late.** When a wait expires, its rank follows the lines from the rank it waits for to the one that
+//! does not wait. So the line of a failed wait stays until the rank has set all abort words; otherwise a rank whose
+//! wait expires at the same time would stop at this one. A rank that finds the line gone also finds the cause, because
+//! it checks for the cause afterwards.
 //!
-//! **What is not judged.** A rank that makes a second transport says nothing in the lines of the first. That call belongs to the world, not
-//! to a transport, and any thread of the peer may make it: a thread of the peer that waits in a launch does not show that no other will
-//! come. There, and in a bootstrap's own barriers, only the deadline tells.
+//! **What is not judged.** A rank that makes a second transport writes nothing into the lines of the first. That call
+//! belongs to the world, not to a transport, and any thread of the peer may make it: one peer thread waiting in a
+//! launch does not show that no other thread will come. There, and in a bootstrap's own barriers, only the deadline
+//! ends the wait.
 
 mod device;
 mod judge;
@@ -93,16 +105,17 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Ranks that a status line can name. In larger worlds only a deadline ends a wait for a rank that waits itself.
+/// Largest world whose ranks a status line can name. In larger worlds only a deadline ends a wait for a rank that is
+/// itself waiting.
 const MOST_RANKS: usize = 1024;
-/// Words of what a rank is doing.
+/// Words for the description of what a rank is doing.
 const TEXT: usize = 64;
-/// Words of a verdict.
+/// Words for a verdict.
 const VERDICT: usize = 256;
-/// Words of what its kernels are doing.
+/// Words for the description of what a rank's kernels are doing.
 const DEVICE_TEXT: usize = 32;
 
-/// The part of a segment's header that this file is about. All zeros: the rank does not wait, and nothing was found.
+/// The status part of a segment's header. All zeros means that the rank does not wait and nothing was found.
 #[repr(C)]
 pub(super) struct StatusWords {
     line: Line<StatusLine>,
@@ -115,25 +128,25 @@ pub(super) struct StatusWords {
 
 #[repr(C)]
 struct StatusLine {
-    /// Odd while the rank waits; another number whenever anything about that changes.
+    /// Odd while the rank waits. Changes whenever anything about the wait changes.
     epoch: AtomicU64,
     kind: AtomicU64,
     probe: AtomicU64,
     looked: AtomicU64,
-    /// 0: no verdict, 1: one is being written, 2: it is there.
+    /// 0: no verdict. 1: one is being written. 2: it is complete.
     judged: AtomicU64,
-    /// The windows that the rank has called for on this transport; [`LET_GO`] when it never will again.
+    /// Number of windows that the rank has called for on this transport; [`LET_GO`] once it will never call again.
     windows: AtomicU64,
-    /// The last window that it called for in vain: its deadline passed, and its count was taken back.
+    /// The last window call that failed: its deadline passed, and its count was taken back.
     gave_up: AtomicU64,
-    /// Not 0 while the thread of this rank that has the transport is in such a call on another one.
+    /// Nonzero while this rank's thread that owns the transport is in a window call on another transport.
     elsewhere: AtomicU64,
 }
 
-/// More windows than anybody calls for: the rank has let go of the transport.
+/// Larger than any real count of windows: the rank has let go of the transport.
 const LET_GO: u64 = u64::MAX;
 
-/// A text that one writes and others read: its length in bytes, then the bytes.
+/// A text with one writer and many readers: its length in bytes, then the bytes.
 #[repr(C)]
 struct Text<const WORDS: usize> {
     len: AtomicU64,
@@ -141,7 +154,7 @@ struct Text<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Text<WORDS> {
-    /// As much of it as fits.
+    /// Writes the text, cut to what fits.
     fn write(&self, text: &str) {
         let mut len = text.len().min(WORDS * 8);
         while !text.is_char_boundary(len) {
@@ -164,29 +177,29 @@ impl<const WORDS: usize> Text<WORDS> {
     }
 }
 
-/// What kind of wait a rank is in.
+/// The kind of wait a rank is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// All of a launch waits for these ranks.
+    /// A whole launch waits for these ranks.
     Launch,
     /// A first launch waits for a peer to build its side.
     Meeting,
-    /// The rank has done all it will do on this transport.
+    /// The rank will do nothing more on this transport.
     Closing,
-    /// A call that all ranks make waits for these ranks, for every one of them.
+    /// A call that all ranks make waits for every one of these ranks.
     Gathering,
 }
 
 impl Kind {
     const ALL: [Kind; 4] = [Kind::Launch, Kind::Meeting, Kind::Closing, Kind::Gathering];
 
-    /// Whether the rank looks at probes in such a wait.
+    /// True if the rank checks its probe in this kind of wait.
     fn answers(self) -> bool {
         self != Kind::Closing
     }
 }
 
-/// The status lines of a world, as one rank sees them. A handle; clones are the same lines.
+/// The status lines of a world, as seen by one rank. This is a handle: clones refer to the same lines.
 #[derive(Clone)]
 pub struct Status {
     rank: usize,
@@ -195,17 +208,18 @@ pub struct Status {
     device_suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
 
-/// What a line said at one moment.
+/// The contents of a line at one moment.
 struct Seen {
     epoch: u64,
     kind: Kind,
     peers: Vec<usize>,
-    /// Whether nothing of the rank was on its GPU at some moment of this wait, and so nothing is until it ends.
+    /// True if the rank had nothing on its GPU at some moment of this wait, and therefore has nothing there until the
+    /// wait ends.
     is_idle: bool,
 }
 
 impl Status {
-    /// The lines of these segments.
+    /// The status lines in the headers of these segments.
     pub fn of(segments: &SegmentSet) -> Status {
         Status {
             rank: segments.rank(),
@@ -215,7 +229,7 @@ impl Status {
         }
     }
 
-    /// Whether both are lines of one transport, of one rank.
+    /// True if both handles belong to the same transport and rank.
     pub(super) fn is(&self, other: &Status) -> bool {
         Arc::ptr_eq(&self.segments, &other.segments)
     }
@@ -224,14 +238,15 @@ impl Status {
         &self.segments[rank].header().status
     }
 
-    /// To be read before a look at what is waited for, and given to [`Status::waits`] when it is not there.
+    /// Reads the probe. Call this before checking for what is waited for, and pass the value to [`Status::waits`] if it
+    /// is not there.
     pub fn probe(&self) -> u64 {
-        // Acquire: the look that follows is not done before.
+        // Acquire: the check that follows must not move before this load.
         self.words(self.rank).line.0.probe.load(Ordering::Acquire)
     }
 
-    /// This rank waits for these ranks, and looked for what it waits for after it read `probe`. Call it in every round of such a wait;
-    /// it writes only what has changed.
+    /// Publishes that this rank waits for `peers`, and that it checked for what it waits for after it read `probe`.
+    /// Call it in every round of such a wait; it writes only what has changed.
     pub fn waits(&self, kind: Kind, peers: &[usize], doing: &dyn fmt::Display, probe: u64) {
         let mut mask = [0u64; MOST_RANKS / 64];
         for &peer in peers {
@@ -242,13 +257,13 @@ impl Status {
         }
         let words = self.words(self.rank);
         let line = &words.line.0;
-        // Relaxed: this rank alone writes its epoch.
+        // Relaxed: only this rank writes its epoch.
         let epoch = line.epoch.load(Ordering::Relaxed);
         let is_same = epoch % 2 == 1
             && line.kind.load(Ordering::Relaxed) == kind as u64
             && words.peers.0.iter().zip(&mask).all(|(word, bits)| word.load(Ordering::Relaxed) == *bits);
         if !is_same {
-            // As a sequence lock is written: nobody takes what lies between two odd epochs for either.
+            // Written like a sequence lock: no reader attributes what lies between two odd epochs to either of them.
             line.epoch.store((epoch + 1) & !1, Ordering::Relaxed);
             fence(Ordering::Release);
             line.kind.store(kind as u64, Ordering::Relaxed);
@@ -268,58 +283,58 @@ impl Status {
         }
     }
 
-    /// This rank has done all that it will do, and waits for all others.
+    /// This rank has done everything it will do, and waits for all others.
     pub(super) fn closes(&self) {
         let others: Vec<usize> = (0..self.segments.len()).filter(|&rank| rank != self.rank).collect();
         self.waits(Kind::Closing, &others, &"close()", 0);
     }
 
-    /// This rank calls for one more window; gives the how many-th it is.
+    /// Counts one more window call of this rank and returns its number, starting at 1.
     pub(super) fn calls_for_window(&self) -> u64 {
-        // Release: whoever sees the count sees that this rank's last wait is over.
+        // Release: a rank that sees the count also sees that this rank's last wait is over.
         self.words(self.rank).line.0.windows.fetch_add(1, Ordering::Release) + 1
     }
 
-    /// The last call for a window is taken back, so that it can be made again.
+    /// Takes the last window call back, so that it can be made again.
     pub(super) fn calls_no_more(&self) {
         let line = &self.words(self.rank).line.0;
-        // Relaxed: this rank alone writes both. Who sees the smaller count sees that the call was given up.
+        // Relaxed: only this rank writes both. A rank that sees the smaller count sees that the call was given up.
         line.gave_up.store(line.windows.load(Ordering::Relaxed), Ordering::Relaxed);
         line.windows.fetch_sub(1, Ordering::Release);
     }
 
-    /// This rank will do nothing more on the transport, and waits for nobody.
+    /// This rank will do nothing more on the transport, and waits for no one.
     pub(super) fn lets_go(&self) {
         self.words(self.rank).line.0.windows.store(LET_GO, Ordering::Release);
     }
 
-    /// Whether the thread that has this transport is in a call for a window on another one.
+    /// Records whether the thread that owns this transport is in a window call on another transport.
     pub(super) fn is_elsewhere(&self, elsewhere: bool) {
         self.words(self.rank).line.0.elsewhere.store(elsewhere.into(), Ordering::Release);
     }
 
-    /// The ranks that have not called for the n-th window. One that calls for a window on another transport counts as having come: the two
-    /// calls meet, and compare their transports.
+    /// The ranks that have not called for the n-th window. A rank in a window call on another transport counts as
+    /// having come: the two calls meet and compare their transports.
     pub(super) fn missing(&self, nth: u64) -> Vec<usize> {
-        // Acquire: after the probe, which is read before, and before what is told of this look.
+        // Acquire: this look comes after the earlier read of the probe, and before its result is published.
         let came = |line: &StatusLine| {
             line.windows.load(Ordering::Acquire) >= nth || line.elsewhere.load(Ordering::Acquire) != 0
         };
         (0..self.segments.len()).filter(|&rank| !came(&self.words(rank).line.0)).collect()
     }
 
-    /// Of these ranks that have not called for the n-th window those that are to blame: not the ones that called and gave up before, unless
-    /// there are no others.
+    /// Which of the `missing` ranks are to blame for the n-th window. Ranks that called and gave up are left out,
+    /// unless there are no others.
     pub(super) fn late_for(&self, nth: u64, missing: Vec<usize>) -> Vec<usize> {
         let gave_up = |rank: &usize| self.words(*rank).line.0.gave_up.load(Ordering::Acquire) >= nth;
         let (came, late): (Vec<usize>, Vec<usize>) = missing.into_iter().partition(gave_up);
         if late.is_empty() { came } else { late }
     }
 
-    /// The ranks that neither close the transport nor have let go of it.
+    /// The ranks that are neither closing the transport nor have let go of it.
     pub(super) fn open(&self) -> Vec<usize> {
         let closes = |rank: usize| self.seen(rank).is_some_and(|seen| seen.kind == Kind::Closing);
-        // Who closes says so by naming all others.
+        // A closing rank names all others in its line.
         let ranks = if self.segments.len() > MOST_RANKS { 0 } else { self.segments.len() };
         (0..ranks).filter(|&rank| !self.has_let_go(rank) && !closes(rank)).collect()
     }
@@ -333,13 +348,13 @@ impl Status {
         (0..self.segments.len()).filter(|&rank| self.has_let_go(rank)).collect()
     }
 
-    /// Whether a rank has called for more windows here than this rank, and so waits for it.
+    /// True if a rank has called for more windows here than this rank, and so waits for it.
     pub(super) fn calls_for_more(&self, rank: usize) -> bool {
         let windows = |rank: usize| self.words(rank).line.0.windows.load(Ordering::Acquire);
         rank < self.segments.len() && !self.has_let_go(rank) && windows(rank) > windows(self.rank)
     }
 
-    /// What a rank's line says, if it waits.
+    /// The contents of a rank's line, if it waits.
     fn seen(&self, rank: usize) -> Option<Seen> {
         let words = self.words(rank);
         let epoch = words.line.0.epoch.load(Ordering::Acquire);
@@ -349,19 +364,20 @@ impl Status {
         let kind = *Kind::ALL.get(words.line.0.kind.load(Ordering::Relaxed) as usize)?;
         let mask: Vec<u64> = words.peers.0.iter().map(|word| word.load(Ordering::Relaxed)).collect();
         let peers = (0..self.segments.len().min(MOST_RANKS)).filter(|&peer| mask[peer / 64] >> (peer % 64) & 1 == 1);
-        // Acquire: what was on the GPU before has ended, and what it gave is there.
+        // Acquire: what was on the GPU before has ended, and what it gave is visible.
         let is_idle = words.device.0.idle_in.load(Ordering::Acquire) == epoch;
         let seen = Seen { epoch, kind, peers: peers.collect(), is_idle };
         self.is_still(rank, epoch).then_some(seen)
     }
 
-    /// Whether all that was read of a line so far is of this epoch.
+    /// True if everything read from a line so far belongs to this epoch.
     fn is_still(&self, rank: usize, epoch: u64) -> bool {
         fence(Ordering::Acquire);
         self.words(rank).line.0.epoch.load(Ordering::Relaxed) == epoch
     }
 
-    /// The rank at the end of the chain of those that wait: the one that is late. `peer`, if that does not wait itself.
+    /// The late rank: the one at the end of the chain of waiting ranks, starting at `peer`. That is `peer` if it does
+    /// not wait itself.
     pub fn late(&self, peer: usize) -> usize {
         let (mut late, mut passed) = (peer, vec![self.rank]);
         while !passed.contains(&late) {
@@ -378,10 +394,10 @@ impl Status {
         late
     }
 
-    /// Ends the waits of all ranks with a verdict; the first one stays.
+    /// Ends the waits of all ranks with a verdict. If there are several, the first one stays.
     pub fn tell_all(&self, verdict: &Verdict) {
         let first = &self.words(0).line.0.judged;
-        // Ranks may find out at the same time: whose text all have is decided in rank 0's header.
+        // Several ranks may find out simultaneously. Rank 0's header decides whose text all ranks get.
         if first.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let text = verdict.to_text();
             for rank in (0..self.segments.len()).rev() {
@@ -391,14 +407,15 @@ impl Status {
         } else {
             self.wait_judged(0);
         }
-        // By both, since the one that wrote the texts may be interrupted here, and the other is about to break the transport with a cause
-        // that has no verdict. Rank 0's text is written last, so all are there when it is: they come before its mark (release), that
-        // before the end of the wait (acquire), and that before the words (release).
+        // Both ranks do this: the one that wrote the texts may be interrupted here, while the other is about to break
+        // the transport with a cause that has no verdict. Rank 0's text is written last, so once it is there, all are.
+        // The texts come before its mark (release), the mark before the end of this wait (acquire), and that before the
+        // abort words (release).
         let cause = Cause { code: verdict.code(), rank: self.rank, reason: 0 };
         self.segments.iter().for_each(|segment| _ = Abort::new(segment.clone()).set(cause));
     }
 
-    /// Waits until a rank's verdict is written, if somebody is at it; not for long: who writes it may be gone.
+    /// If a rank's verdict is being written, waits until it is complete; only briefly, since the writer may be gone.
     fn wait_judged(&self, rank: usize) {
         let judged = &self.words(rank).line.0.judged;
         let start = Instant::now();
@@ -407,12 +424,12 @@ impl Status {
         }
     }
 
-    /// The verdict that this rank was told, if a cause says that there is one.
+    /// The verdict that this rank was given, if the cause says that there is one.
     pub fn verdict(&self, cause: Cause) -> Option<Verdict> {
         if !matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched) {
             return None;
         }
-        // The abort word was read without order; what was written before it is to be seen.
+        // The abort word was read without ordering; the fence makes everything written before it visible.
         fence(Ordering::Acquire);
         self.wait_judged(self.rank);
         let words = self.words(self.rank);

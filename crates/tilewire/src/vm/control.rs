@@ -12,12 +12,12 @@ use crate::ir::CompareOp;
 use crate::ir::matching::Look;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-// SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified program; addresses of
-// slots are checked against their table.
+// SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified
+// program; slot addresses are checked against their table.
 
 /// `End`
 pub(crate) unsafe fn end(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // Whoever reads what this launch streamed learns of it after the launch returns: the stores must be done by then.
+    // Readers of this launch's streamed stores learn of them after the launch returns: the stores must be done by then.
     if std::mem::take(&mut m.streamed) {
         copy::fence();
     }
@@ -30,20 +30,21 @@ pub(crate) unsafe fn jump(_: &mut Machine, pc: *const Inst) -> *const Inst {
     unsafe { pc.offset((*pc).e as isize) }
 }
 
-/// Turns of a loop that polls after which others run. What is polled for is often a cache line's way off: some turns. A loop that computes pays a
-/// few nanoseconds for each of these.
+/// A polling loop lets other machines run after this many turns. The awaited line is often only one cache-line transfer
+/// away, which is a few turns. A loop that computes pays a few nanoseconds for each pause.
 const TURNS: u32 = 256;
 
-/// `Again`: a loop that reads what others write may wait for a role of this very thread.
+/// `Again`: a loop that reads memory written by others may be waiting for a role of this very thread.
 pub(crate) unsafe fn again(m: &mut Machine, pc: *const Inst) -> *const Inst {
     m.turns = m.turns.wrapping_add(1);
     // SAFETY: see above.
     unsafe { if m.turns.is_multiple_of(TURNS) { let_others_run(m, pc) } else { pc.offset((*pc).e as isize) } }
 }
 
-/// `Again`, after some turns. Where all registers are as they were when the loop last came here, nothing but a write of somebody else can change
-/// what it does: it waits, and the deadline ends it. Otherwise it may be computing, and gets on; so a loop that counts its turns, or polls
-/// several words in turn, ends by itself, by what it polls for or by the abort word, and not by the deadline.
+/// `Again`, after `TURNS` turns. If all registers are as they were when the loop last came here, only someone else's
+/// write can change what it does. It is then waiting, and the deadline applies. Otherwise it may be computing, and
+/// counts as making progress. So a loop that counts its turns, or polls several words alternately, is not ended by the
+/// deadline. It ends by itself, by the value it polls for, or by the abort word.
 #[inline(never)]
 unsafe fn let_others_run(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
@@ -146,7 +147,7 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
         }
         let (mut rows, mut cols) = (rows as u64, cols as u64);
         if each.flat {
-            // What saturates here is beyond every buffer: its first access faults.
+            // A product that saturates is larger than any buffer: its first access faults.
             (rows, cols) = (1, rows.saturating_mul(cols));
         }
         m.passed += 1;
@@ -175,7 +176,7 @@ pub(crate) unsafe fn each_next(m: &mut Machine, pc: *const Inst) -> *const Inst 
             cursor.col = 0;
             cursor.row += cursor.tile_rows;
             if cursor.row >= cursor.rows {
-                // By the letter of the instruction set, streamed bytes may be read again, by this thread too, only after a fence.
+                // The instruction set allows streamed bytes to be read again, even by this thread, only after a fence.
                 if std::mem::take(&mut m.streamed) {
                     copy::fence();
                 }
@@ -197,7 +198,7 @@ unsafe fn open_strip(m: &mut Machine, e: i32) {
         let cursor = &mut m.cursor;
         cursor.tile_rows = (cursor.rows - cursor.row).min(each.tile_rows as u64);
         cursor.tile_cols = (cursor.cols - cursor.col).min(each.tile_cols);
-        // Saturates only where no strip memory bounds the tile: every access is checked by rows and columns then.
+        // Saturates only if no strip memory bounds the tile. Every access is then checked by rows and columns.
         let elements = cursor.tile_rows.saturating_mul(cursor.tile_cols) as usize;
         m.counts[0] = elements;
         for (count, &group) in m.counts.iter_mut().zip(&each.groups).skip(1) {
@@ -234,8 +235,8 @@ unsafe fn words(m: &Machine, e: i32, bank: i64) -> WordStamp {
     }
 }
 
-/// `Signal`: everything this instance did before is visible to who sees the new value. A credit is the same store: on a CPU a
-/// release store also keeps earlier reads before it.
+/// `Signal`: everything this instance did before is visible to a thread that sees the new value. A credit is the same
+/// store: on a CPU a release store also keeps earlier reads before it.
 pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -270,10 +271,11 @@ unsafe fn signal_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
 
 /// `Wait`
 ///
-/// Two hints, which change nothing but when lines move. Who is about to spin fetches the slot it will signal afterwards (`b`): that line
-/// is in the peer's cache, and a store that had to fetch it would hold up every store behind it, the answer to the message among
-/// them. Who need not wait fetches the slot it waits for next (`c` further on): slots are waited for in turn, and its value is there by now
-/// if this one's is. Not of a peer that is far: how long its next value takes says whether it still is.
+/// Two hints affect only when cache lines move. A wait that is about to spin fetches the slot that is signalled
+/// afterwards (`b`). That line is in the peer's cache, and a store that had to fetch it would hold up every later
+/// store, including the answer to the message. A wait that is satisfied fetches the slot of the next wait (`c` further
+/// on): slots are waited for in order, and if this value is there the next one usually is too. This is not done for a
+/// far peer, because the time its next value takes to read tells whether it is still far.
 pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -291,17 +293,17 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// Whether a slot has reached a count, of the operation that it should be of.
+/// True if a slot has reached a count of the expected operation.
 #[inline(always)]
 fn is_there(words: WordStamp, slot: &AtomicU64, count: u64) -> bool {
     words.look(slot.load(Ordering::Acquire), words.word(count)) == Look::Ready
 }
 
-/// `Wait` of a machine that writes for a peer far away. The first one of a launch looks at the counters before its own that are waited for at once with it, to learn
-/// whether the peer still is.
+/// `Wait` of a machine that writes to a far peer. The first wait of a launch also looks at the preceding counters of
+/// its group, to learn whether the peer is still far.
 #[inline(never)]
 unsafe fn wait_for_far(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. The slots looked at have smaller numbers than one that was found to be in the same bank.
+    // SAFETY: see above. The other slots looked at have smaller numbers than one that was found to be in the same bank.
     unsafe {
         let i = *pc;
         let expected = m.reg(i.a);
@@ -333,17 +335,17 @@ unsafe fn slot_of(m: &Machine, group: Group, k: u64) -> u64 {
     }
 }
 
-/// Looks beside what the last launch waited for last, before the first store of this one.
+/// Before the first store of this launch, looks at the neighbours of the last slot that the previous launch waited for.
 ///
 /// # Safety
-/// `group` is what a wait of this very machine noted.
+/// `group` was noted by a wait of this very machine.
 #[inline(never)]
 pub(crate) unsafe fn look_again(m: &Machine, group: Group) {
-    // SAFETY: it was found to be in its bank then, and a machine keeps its tables; only smaller numbers are looked at.
+    // SAFETY: the slot was in its bank then, and a machine keeps its tables; only smaller numbers are looked at.
     m.pace.look_beside(group, |k| unsafe { slot_of(m, group, k) });
 }
 
-/// `Wait` for what was not there at the first look.
+/// `Wait` for a value that was not there at the first look.
 #[inline(never)]
 unsafe fn wait_for(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
@@ -378,13 +380,14 @@ unsafe fn wait_for(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// Fetches the slot that a later instruction signals, for writing; `signal` is its number in the table and 1, or 0 for none.
+/// Fetches for writing the slot that a later instruction signals. `signal` is its number in the table plus 1, or 0 for
+/// none.
 ///
 /// # Safety
 /// `signal` is that operand of an instruction of the verified program of `m`.
 #[inline(always)]
 pub(crate) unsafe fn prepare_signal(m: &Machine, signal: u16) {
-    // SAFETY: the caller's promise; the address is checked, and a hint that names none is no harm.
+    // SAFETY: the caller's promise; the address is checked, and a hint without a valid slot is skipped.
     unsafe {
         if signal > 0
             && let Ok((slot, ..)) = slot_address(m, i32::from(signal) - 1)
@@ -394,7 +397,8 @@ pub(crate) unsafe fn prepare_signal(m: &Machine, signal: u16) {
     }
 }
 
-/// `Test`. A test that fails lets others run: a role may poll in a loop, and who would signal may be on this thread.
+/// `Test`. A failed test lets other machines run: a role may poll in a loop, and the signalling role may be on this
+/// thread.
 pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -435,7 +439,7 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 let (index, bytes) = (m.reg(access.base) as i64, m.reg(bytes) as i64);
                 let start = bank(m, access, src as i32);
                 let from = match bytes {
-                    // Nothing is read: any place will do.
+                    // Nothing is read, so any address will do.
                     0 => start,
                     _ => start.and_then(|start| {
                         element(access, src as i32, start, index.wrapping_add(bytes.max(1) - 1))?;
@@ -458,7 +462,7 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
             m.passed += 1;
             pc.add(1)
         } else {
-            // Whoever takes from the ring rings no bell.
+            // The consumer of the ring rings no bell.
             m.watch = Watch::Polled;
             m.stop_at(pc, Stop::Blocked(Blocked::Queue { post: (*pc).e as u32 }))
         }

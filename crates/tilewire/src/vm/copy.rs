@@ -19,10 +19,10 @@ mod two;
 
 pub(crate) use two::copy_two;
 
-/// The bytes of a cache line: non-temporal stores fill whole ones, or each costs a read of the rest.
+/// The bytes of a cache line. Non-temporal stores must fill whole lines, or each costs a read of the rest.
 pub(crate) const LINE: usize = 64;
 
-/// From how many bytes on it pays to write around the cache, as measured for writing alone (GB/s cached / streamed):
+/// The size in bytes from which writing around the cache pays, measured for writing alone (GB/s cached / streamed):
 ///
 /// | | 64 KiB | 1 MiB | 4 MiB | 64 MiB |
 /// |---|---|---|---|---|
@@ -30,10 +30,16 @@ pub(crate) const LINE: usize = 64;
 /// | AMD EPYC, 0.5 MiB L2, 32 MiB L3, AVX2, copy | 28 / 23 | 19 / 18 | 23 / 22 | 9 / 13 |
 /// | AMD EPYC, 1 MiB L2, 32 MiB L3, AVX-512, copy | 54 / 26 | 46 / 27 | 47 / 28 | 11 / 20 |
 ///
-/// At 8 MiB the first AMD processor copies 14 / 22, and a hand-written transpose is 1.3 to 1.6 times as fast streamed; the second copies 33 / 26, at 12 MiB 23 / 27. So
-/// it is a dozen of their second-level caches. Who knows that another core reads the bytes at
-/// once should stay in the cache longer: a copy *and one read of it* crossed at 8 MiB on the Intel machine
-/// (`StorePolicy::from`).
+/// Near the crossing the two AMD processors copy:
+///
+/// | | 8 MiB | 12 MiB |
+/// |---|---|---|
+/// | 0.5 MiB L2 | 14 / 22 | |
+/// | 1 MiB L2 | 33 / 26 | 23 / 27 |
+///
+/// On the first one a hand-written transpose of 8 MiB is 1.3 to 1.6 times as fast streamed. So the limit on AMD is
+/// twelve second-level caches. If another core is known to read the bytes immediately, they should stay in the cache
+/// longer: a copy *and one read of it* crosses at 8 MiB on the Intel machine (`StorePolicy::from`).
 pub(crate) fn stream_from() -> usize {
     static VALUE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *VALUE.get_or_init(|| if is_intel() { 1 << 20 } else { 12 * second_level() })
@@ -42,14 +48,14 @@ pub(crate) fn stream_from() -> usize {
 /// How the bulk of a copy is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stores {
-    /// Through the cache: right when somebody on this machine reads the bytes soon.
+    /// Through the cache: right if a core of this machine reads the bytes soon.
     Cached,
     /// Around the cache, saving the read of the line that is about to be overwritten.
     Streamed,
 }
 
-/// Copies `bytes` bytes and tells whether non-temporal stores were used: if so, [`fence`] before a signal. The caller, who
-/// knows the size of the whole transfer, chooses the stores; see [`stream_from`].
+/// Copies `bytes` bytes and returns true if non-temporal stores were used: if so, [`fence`] before a signal. The caller
+/// knows the size of the whole transfer and chooses the stores; see [`stream_from`].
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `bytes` bytes, the two ranges do not overlap, and `level` is one of
@@ -60,7 +66,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize, stores: St
     unsafe { copy_in(dst, src, bytes, (stores, stores == Stores::Streamed && is_intel()), level) }
 }
 
-/// The same, with whether what is streamed goes in several pages at a time.
+/// As [`copy`]; the second part of `how` is true if streaming interleaves several pages.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -77,8 +83,8 @@ unsafe fn copy_in(dst: *mut u8, src: *const u8, bytes: usize, how: (Stores, bool
     // is tested. The caller promises that the processor has `level`, and Avx512 includes AVX2.
     unsafe {
         match level {
-            // In the cache 64-byte vectors gained at 16 KiB (111 against 104 GB/s) and lost at 64 KiB (43 against 45) and at
-            // 100 bytes (19 against 30), where unaligned ones split lines.
+            // In the cache, 64-byte vectors gain at 16 KiB (111 against 104 GB/s). They lose at 64 KiB (43 against 45)
+            // and at 100 bytes (19 against 30), where unaligned vectors split lines.
             Level::Avx512 if stores == Stores::Streamed && bytes > 64 => x86::copy_avx512(dst, src, bytes, how),
             Level::Avx512 | Level::Avx2 => x86::copy_avx2(dst, src, bytes, how),
             Level::Baseline => x86::copy_sse2(dst, src, bytes, how),
@@ -115,17 +121,17 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Fetches the lines of so many bytes for writing.
+/// Fetches the lines of `bytes` bytes for writing.
 #[inline(always)]
 pub(crate) fn prefetch_all_for_write(start: *const u8, bytes: usize) {
     (0..bytes).step_by(LINE).for_each(|at| prefetch_for_write(start.wrapping_add(at)));
 }
 
-/// As [`prefetch`], taking the line from other caches: it is about to be written.
+/// As [`prefetch`], but takes the line from other caches because it is about to be written.
 #[inline(always)]
 pub(crate) fn prefetch_for_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as for `prefetch`; 64-bit processors without the instruction take it for none.
+    // SAFETY: as for `prefetch`; 64-bit processors without the instruction treat it as a no-op.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
     };
@@ -133,7 +139,7 @@ pub(crate) fn prefetch_for_write(at: *const u8) {
     let _ = at;
 }
 
-/// At most 32 bytes: the first and the last power of two of bytes, overlapping in the middle.
+/// Copies at most 32 bytes: the first and the last power of two of bytes, overlapping in the middle.
 ///
 /// # Safety
 /// As for [`copy`], with `bytes` at most 32.
@@ -164,7 +170,7 @@ unsafe fn copy_small(dst: *mut u8, src: *const u8, bytes: usize) {
     }
 }
 
-/// At most 63 bytes: the ends of a streamed copy.
+/// Copies at most 63 bytes: the ends of a streamed copy.
 ///
 /// # Safety
 /// As for [`copy`], with `bytes` at most 63.
@@ -184,14 +190,14 @@ mod x86 {
     use super::{LINE, Stores};
     use std::arch::x86_64::*;
 
-    /// The distance of the interleaved streams: the hardware prefetchers follow each within its page.
+    /// The distance between interleaved streams: the hardware prefetchers follow each within its page.
     const PAGE: usize = 4096;
-    /// How many pages are streamed in turn; 2, 4 and 8 were tried.
+    /// How many pages are streamed alternately, chosen among 2, 4 and 8.
     const PAGES: usize = 4;
-    /// How far ahead a straight stream fetches.
+    /// How far ahead a straight stream prefetches.
     const AHEAD: usize = 2048;
 
-    /// Copies `$count` vectors from each end, overlapping in the middle, where the range holds at most twice as many.
+    /// Copies `$count` vectors from each end, overlapping in the middle. The range holds at most twice as many.
     macro_rules! both_ends {
         ($dst:ident, $src:ident, $bytes:ident, $count:literal, $load:ident, $store:ident, $vector:ty) => {{
             const W: usize = size_of::<$vector>();
@@ -205,7 +211,8 @@ mod x86 {
         }};
     }
 
-    /// Copies from `$at` on, eight vectors and then one at a time, while whole ones fit. `$dst.add($at)` is aligned.
+    /// Copies from `$at` on, first eight vectors and then one at a time, while whole ones fit. `$dst.add($at)` is
+    /// aligned.
     macro_rules! aligned_run {
         ($dst:ident, $src:ident, $bytes:ident, $at:ident, $load:ident, $store:ident, $vector:ty) => {{
             const W: usize = size_of::<$vector>();
@@ -223,16 +230,21 @@ mod x86 {
         }};
     }
 
-    /// Streams `PAGES` pages at a time, two lines of each in turn: the reads then run in several memory banks and several
-    /// prefetch streams at once (Intel Ice Lake, 64 MiB: 11.6 GB/s; one page after another 10.0; glibc's memcpy 10.5). An AMD EPYC
-    /// comes to 5.5 GB/s by this and to 11–14 straight (`bench kernels`).
+    /// Streams `PAGES` pages at a time, two lines of each alternately. The reads then use several memory banks and
+    /// several prefetch streams simultaneously. GB/s, by `bench kernels`:
+    ///
+    /// | | interleaved | straight | glibc's memcpy |
+    /// |---|---|---|---|
+    /// | Intel Ice Lake, 64 MiB | 11.6 | 10.0 | 10.5 |
+    /// | AMD EPYC | 5.5 | 11–14 | |
     macro_rules! interleaved_pages {
         ($dst:ident, $src:ident, $bytes:ident, $at:ident, $load:ident, $stream:ident, $vector:ty) => {{
             const W: usize = size_of::<$vector>();
             while $at + PAGES * PAGE <= $bytes {
                 for pair in (0..PAGE).step_by(2 * LINE) {
                     for page in 0..PAGES {
-                        // The next pair; one past the end only prefetches in vain, so the address is formed wrapping.
+                        // Fetches the next pair. Past the end the fetch is merely useless, so the address is computed
+                        // with wrapping.
                         let next = $src.wrapping_add($at + page * PAGE + pair + 2 * LINE);
                         _mm_prefetch::<_MM_HINT_T0>(next.cast());
                         _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(LINE).cast());
@@ -249,13 +261,13 @@ mod x86 {
         }};
     }
 
-    /// Streams line after line, and fetches what is `AHEAD`: for processors that gather few lines at a time on their way around the cache.
+    /// Streams line after line and prefetches `AHEAD`: for processors with few write-combining buffers.
     macro_rules! straight_lines {
         ($dst:ident, $src:ident, $bytes:ident, $at:ident, $load:ident, $stream:ident, $vector:ty) => {{
             const W: usize = size_of::<$vector>();
             while $at + 4 * LINE <= $bytes {
                 for line in 0..4 {
-                    // Past the end it only fetches in vain, so the address is formed wrapping.
+                    // Past the end the fetch is merely useless, so the address is computed with wrapping.
                     _mm_prefetch::<_MM_HINT_T0>($src.wrapping_add($at + AHEAD + line * LINE).cast());
                 }
                 let run: [$vector; 4 * LINE / W] = std::array::from_fn(|k| $load($src.add($at + k * W).cast()));
@@ -269,7 +281,7 @@ mod x86 {
 
     macro_rules! copy_kernel {
         ($name:ident, $features:literal, $vector:ty, $load:ident, $unaligned:ident, $aligned:ident, $stream:ident) => {
-            /// Copies and tells whether it streamed.
+            /// Copies and returns true if it streamed.
             ///
             /// # Safety
             /// As for [`super::copy`]; `bytes` exceeds one vector, and the processor has the features of this function.
@@ -278,8 +290,9 @@ mod x86 {
                 let (stores, interleaved) = how;
                 const W: usize = size_of::<$vector>();
                 // SAFETY: every access is at an offset k with k + W <= bytes. Ends: the branch taken has count * W <=
-                // bytes. Head: bytes > 8 W >= 128 holds a line. Runs: their loop conditions. Tail: bytes - W, or what is
-                // left of the last line. Aligned stores start at `at`, where dst + at is a multiple of a line, and step by vectors.
+                // bytes. Head: bytes > 8 W >= 128 holds a line. Runs: their loop conditions. Tail: bytes - W, or the
+                // rest of the last line. Aligned stores start at `at`, where dst + at is a multiple of a line, and step
+                // by vectors.
                 unsafe {
                     if bytes <= 2 * W {
                         both_ends!(dst, src, bytes, 1, $load, $unaligned, $vector);
@@ -294,8 +307,8 @@ mod x86 {
                         return false;
                     }
                     if stores == Stores::Streamed {
-                        // Only whole lines are streamed, and no line both ways: a cached store to a line whose stream is
-                        // still in the write-combining buffer costs most of a microsecond.
+                        // Only whole lines are streamed, and no line is written both ways: a cached store to a line
+                        // whose stream is still in the write-combining buffer costs most of a microsecond.
                         let mut at = (LINE - dst as usize % LINE) % LINE;
                         super::copy_less_than_a_line(dst, src, at);
                         let end = at + (bytes - at) / LINE * LINE;
@@ -396,7 +409,7 @@ mod tests {
         assert_eq!(src, dst);
     }
 
-    /// The least of several samples, in nanoseconds a call.
+    /// The fastest of several samples, in nanoseconds per call.
     fn time(bytes: usize, mut work: impl FnMut()) -> f64 {
         let calls = ((4 << 20) / bytes.max(64)).max(1);
         let mut best = f64::MAX;

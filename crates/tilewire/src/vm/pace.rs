@@ -1,120 +1,131 @@
-//! Whether a role writes what is for another rank through the cache or around it: the way that is found to be faster.
+//! Decides whether a role's stores for another rank go through the cache or around it, by measuring which is faster.
 //!
-//! A line that another core has read is in its cache, and is fetched back before it is written. Among cores that share a third-level cache that takes next to
-//! nothing. Between cores that do not (other dies, other sockets) it takes longer than all the rest: on an AMD EPYC, through a ring of 64 KiB × 32,
-//! in GB/s through the cache / around it, and nanoseconds a line for the sender's stores:
+//! A line that another core has read is in that core's cache, and must be fetched back before it is written. This costs
+//! almost nothing between cores that share a third-level cache. Between cores that do not (other dies, other sockets)
+//! it takes longer than everything else. The table shows an AMD EPYC with a ring of 64 KiB × 32: GB/s through the cache
+//! / around it, and in the last column the nanoseconds per line of the sender's stores.
 //!
 //! | | 64 KiB, one by one | 1 MiB | 8 MiB | 64 MiB | a line |
 //! |---|---|---|---|---|---|
 //! | near | 15.9 / 8.7 | 31 / 17 | 31 / 18 | 17 / 13 | 2 to 4 / 2 to 5 |
 //! | far | 1.5 / 7.5 | 1.7 / 19 | 1.7 / 21 | 1.7 / 18 | 36 / 2.5 |
 //!
-//! Which of the two it is no number of the machine tells: virtual processors move, and so do threads. So it is measured, by what is done anyway:
+//! No property of the machine says which case applies, because virtual processors and threads move. So we measure work
+//! that is done anyway:
 //!
-//! - **Far is who is slow to write to.** Steps are timed. Where they are slow one goes around the cache to learn how long that takes: if a hook computes for long
-//!   it takes the same time, and all goes on through the cache.
-//! - **Near again is whose counter is read at once**, at the first wait of a launch: 30 ns, where from far it takes 140. (Stores cannot tell: what went around the cache
-//!   is in no cache, and so is fast to write for a whole round of the ring. Later waits of a launch cannot, either: behind stores around the cache all reads take long.)
-//!   Only a line that the peer has written since it was last read here tells anything: another one is in this core's cache, however far the peer is. A wait by groups of slots
-//!   has such lines beside the one it waits for: nobody reads them but to learn this, once between two writes (and, when the geometry changes, the drain: that look is lost). Otherwise
-//!   it is the line of the wait itself, if its value is there at the first look.
-//!   A launch that begins within a group writes before it waits: it looks before its first store, beside what the last one waited for last.
-//! - **Who cannot look forgets**, by and by: there may be no wait, or it may be for another rank than the one that is written to.
+//! - **A peer is *far* if our stores to it are slow.** Steps are timed. When they are slow, one step goes around the
+//!   cache to learn how long that takes. If the time is spent in a hook's computation, both ways take equally long and
+//!   everything stays in the cache.
+//! - **A peer is *near* again if its counter is quick to read** at the first wait of a launch: 30 ns, compared with 140
+//!   ns from afar. Stores cannot show this: lines written around the cache are in no cache, so they are fast to write
+//!   for a whole round of the ring. Later waits of a launch cannot show it either, because all reads are slow behind
+//!   stores around the cache. Only a line that the peer has written since our last read is informative: any other line
+//!   is in this core's cache, however far the peer is. A wait by groups of slots has such lines beside the one it waits
+//!   for. They are read only for this purpose, once between two writes (and by the drain when the geometry changes,
+//!   which wastes that look). Otherwise we use the line of the wait itself, if its value is there at the first look. A
+//!   launch that begins within a group writes before it waits. It looks before its first store, beside the last counter
+//!   that the previous launch waited for.
+//! - **A role that cannot look gradually forgets.** There may be no wait, or it may be for another rank than the
+//!   destination.
 //!
-//! Results do not depend on it.
+//! Results do not depend on any of this.
 #![forbid(unsafe_code)]
 
 use super::lane::rows::FETCHED;
 use std::cell::Cell;
 
-/// Steps of fewer bytes are not worth the looks at the clock, and have their lines fetched ahead.
+/// Smaller steps are not worth reading the clock for, and have their lines fetched ahead.
 const PACED_FROM: u64 = FETCHED as u64 + 1;
 
-/// Around the cache go, in steps that do, pieces of at least so many bytes: shorter rows are mostly half lines.
+/// In a step that goes around the cache, only pieces of at least this many bytes do: shorter rows are mostly half
+/// lines.
 pub(crate) const AROUND_FROM: usize = 1 << 10;
 
-/// Ticks for 4 KiB from which on a way is slow: 15 to 20 ns a line, where near it is 2 to 6 and far it is 30 to 40.
+/// Ticks per 4 KiB from which a way counts as slow: 15 to 20 ns a line. Near peers take 2 to 6, far ones 30 to 40.
 const SLOW: u64 = 2500;
 
-/// How many times slower the way through the cache has to be to be left.
+/// How many times slower the way through the cache must be before we leave it.
 const FAR: u64 = 3;
 
-/// Of the steps that are slow, but not for the way they go, one of so many goes around the cache all the same.
+/// When steps are slow for another reason than the way they go, one in this many still tries going around the cache.
 const TRIAL: u32 = 512;
 
-/// A look that takes fewer ticks is at a line nearby: some 60 to 110 ns, and a look that finds its line in the core's own cache takes 25.
+/// A look that takes fewer ticks is at a nearby line: some 60 to 110 ns. A hit in the core's own cache takes 25.
 const NEAR_LOOK: u64 = 220;
 
-/// How many looks in a row must be short: some find their line here, because the processor fetched it on a guess. Who was deceived so, and is slow again within so many
-/// steps, wants twice as many the next time.
+/// How many looks in a row must be short. Some are short by accident, because the processor prefetched the line. A role
+/// that is slow again within `DECEIVED` steps was misled, and requires twice as many the next time.
 const NEAR_LOOKS: std::ops::RangeInclusive<u32> = 3..=24;
 const DECEIVED: u32 = 256;
 
-/// The most counters beside one that are looked at.
+/// The most neighbouring counters to look at.
 const BESIDE: u64 = 3;
 
-/// After so many launches in a row without a short look what is known is too old: whoever writes through the cache again finds out soon whether that is slow. Who is far all the
-/// same forgets half as often from then on.
+/// After this many launches in a row without a short look, what we know is too old and is forgotten. The role then
+/// writes through the cache again and soon finds out whether that is slow. If the peer is still far, it forgets half as
+/// often from then on.
 const BLIND: std::ops::RangeInclusive<u32> = 64..=4096;
 
-/// How what a kernel puts into regions of other ranks is written. Results do not depend on it.
+/// How a kernel's puts into regions of other ranks are written. Results do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Puts {
-    /// The way that is found to be faster, while the kernel is launched again and again: around the cache where the other rank's core has another third-level cache.
+    /// The way that proves faster over repeated launches: around the cache if the other rank's core has another
+    /// third-level cache.
     #[default]
     Measured,
-    /// Through the cache, unless an `each` stores so much that [`StorePolicy::from`](super::StorePolicy::from) says otherwise.
+    /// Through the cache, unless an `each` stores enough for [`StorePolicy::from`](super::StorePolicy::from) to apply.
     ThroughCache,
-    /// Around the cache, but for short pieces.
+    /// Around the cache, except for short pieces.
     AroundCache,
 }
 
 /// A turn before the first.
 const LONG_AGO: u32 = 0x8000_0000;
 
-/// A counter that is waited for, at once with some before it.
+/// A counter that is waited for, together with some that precede it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// Its table and bank.
     pub slot: i32,
     pub bank: i64,
-    /// Its number, and how many before it are waited for with it.
+    /// Its number, and how many preceding counters are waited for with it.
     pub index: u64,
     pub beside: u64,
 }
 
-/// What one role knows of its stores. Cells, since the short way of a launch has the machine by shared reference.
+/// What one role knows about its stores. These are cells because a launch's shortcut has only a shared reference to the
+/// machine.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Steps of so many bytes are timed; `u64::MAX`: none.
+    /// Steps of at least this many bytes are timed; `u64::MAX`: none.
     from: u64,
     turns: Cell<u32>,
     /// The step under way: when it began, its bytes, and whether it goes around the cache.
     began: Cell<Option<(u64, u64, bool)>>,
-    /// Ticks for 4 KiB through the cache and around it; 0: not known yet.
+    /// Ticks per 4 KiB through the cache and around it; 0: not known yet.
     through: Cell<u64>,
     around: Cell<u64>,
     is_far: Cell<bool>,
-    /// Whether the next wait is the first one of a launch, and comes before all stores.
+    /// True if the next wait is the first of a launch and precedes all stores.
     is_first: Cell<bool>,
-    /// What was last waited for behind a store: beside it nobody has looked yet.
+    /// The group last waited for after a store: its neighbours have not been looked at yet.
     owed: Cell<Option<Group>>,
-    /// How many looks in a row were short, how many must be, and at which turn they last were.
+    /// How many looks in a row were short, how many are required, and the turn at which that was last reached.
     short_looks: Cell<u32>,
     wanted_looks: Cell<u32>,
     near_since: Cell<u32>,
-    /// At which turn all was last forgotten for want of looks.
+    /// The turn at which everything was last forgotten for lack of looks.
     forgot_at: Cell<u32>,
-    /// Launches in a row without a short look, and how many may be.
+    /// Launches in a row without a short look, and how many are allowed.
     blind: Cell<u32>,
     most_blind: Cell<u32>,
-    /// What chooses the order of looks.
+    /// Random state for the order of looks.
     guess: Cell<u64>,
 }
 
 impl Pace {
-    /// Of a role that puts nothing into regions of others.
+    /// For a role that puts nothing into regions of other ranks.
     pub(crate) const fn none() -> Pace {
         Pace {
             from: u64::MAX,
@@ -138,7 +149,7 @@ impl Pace {
     pub(crate) fn of(puts: Puts) -> Pace {
         match puts {
             Puts::ThroughCache => Pace::none(),
-            // Without a clock that is read at once, or stores that go around the cache, there is one way.
+            // Without a cheap clock, or without stores around the cache, there is only one way.
             Puts::Measured if cfg!(target_arch = "x86_64") => Pace { from: PACED_FROM, ..Pace::none() },
             Puts::Measured => Pace::none(),
             Puts::AroundCache => {
@@ -147,13 +158,13 @@ impl Pace {
         }
     }
 
-    /// From how many bytes on a step is to `begin` and to `end`.
+    /// The size in bytes from which a step must call `begin` and `end`.
     #[inline(always)]
     pub(crate) fn from(&self) -> u64 {
         self.from
     }
 
-    /// Begins a step of so many bytes; tells whether it goes around the cache.
+    /// Begins a step of `bytes` bytes; true if it goes around the cache.
     #[inline]
     pub(crate) fn begin(&self, bytes: u64) -> bool {
         let around = self.choose();
@@ -162,7 +173,7 @@ impl Pace {
         around
     }
 
-    /// Ends the step that is under way, if there is one; tells whether there was.
+    /// Ends the current step; false if there is none.
     #[inline]
     pub(crate) fn end(&self) -> bool {
         let Some((began, bytes, around)) = self.began.take() else { return false };
@@ -171,7 +182,7 @@ impl Pace {
         true
     }
 
-    /// Whether the readers are far: a first wait is to [`look`](Pace::look).
+    /// True if the readers are far: the first wait must then [`look`](Pace::look).
     #[inline(always)]
     pub(crate) fn is_far(&self) -> bool {
         self.is_far.get()
@@ -187,7 +198,7 @@ impl Pace {
         }
     }
 
-    /// Whether the user said that it is so.
+    /// True if the user chose the way.
     fn is_said(&self) -> bool {
         self.wanted_looks.get() == u32::MAX
     }
@@ -201,7 +212,8 @@ impl Pace {
         }
     }
 
-    /// A wait. `wait` loads the counter and tells whether it need not be waited for any more; `look` loads another one of its bank. Gives what `wait` does.
+    /// Performs a wait. `wait` loads the counter and returns true if it has arrived. `look` loads another counter of
+    /// the same bank. Returns the result of `wait`.
     #[inline]
     pub(crate) fn look(&self, group: Group, wait: impl FnOnce() -> bool, look: impl Fn(u64) -> u64) -> bool {
         if !self.is_first.take() {
@@ -213,7 +225,7 @@ impl Pace {
         }
         let (is_there, took) = timed(wait);
         if !is_there {
-            // Those beside it are still worth a look when the wait is over. It is not: it was looked at.
+            // The neighbours are still worth a look when the wait is over. This counter is not: it has been read.
             self.is_first.set(group.beside > 0);
             return false;
         }
@@ -225,16 +237,16 @@ impl Pace {
         true
     }
 
-    /// What is to be looked beside before the first store of a launch that has not waited yet.
+    /// The group to look beside before the first store of a launch that has not waited yet.
     #[inline(always)]
     pub(crate) fn take_owed(&self) -> Option<Group> {
         if self.is_first.get() && self.is_far() { self.owed.take() } else { None }
     }
 
-    /// Looks beside a counter.
+    /// Looks at the neighbours of a counter.
     pub(crate) fn look_beside(&self, Group { index, beside, .. }: Group, look: impl Fn(u64) -> u64) {
         let beside = beside.min(BESIDE);
-        // In no order that the processor could guess, or it fetches them before they are looked at.
+        // The order must be unpredictable, or the processor fetches the lines before we look at them.
         self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
         for k in 0..beside {
             let back = 1 + ((self.guess.get() >> 33) + k) % beside;
@@ -257,7 +269,7 @@ impl Pace {
         }
     }
 
-    /// Nothing that was learnt holds any more.
+    /// Discards everything that was learnt.
     fn forget(&self) {
         self.through.set(0);
         self.around.set(0);
@@ -274,7 +286,8 @@ impl Pace {
         self.is_far() || is_trial
     }
 
-    /// A way is as fast as it has shown to be; that it has become slower is believed by and by, since any step may be interrupted.
+    /// A faster time is believed immediately. A slower one is believed only gradually, since any step may be
+    /// interrupted.
     fn learn(&self, around: bool, ticks: u64) {
         let way = if around { &self.around } else { &self.through };
         let most = if way.get() == 0 { u64::MAX } else { way.get().saturating_mul(2) };
@@ -327,7 +340,7 @@ mod tests {
         Group { slot: 0, bank: 0, index, beside }
     }
 
-    /// Runs so many steps at a place where 4 KiB take so long each way; gives how many went around the cache.
+    /// Runs `steps` steps where 4 KiB take the given ticks each way. Returns how many went around the cache.
     fn run(pace: &Pace, steps: u32, (through, around): (u64, u64)) -> u32 {
         let mut count = 0;
         for _ in 0..steps {
@@ -493,7 +506,7 @@ mod tests {
         for most in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
             for _ in 0..most {
                 pace.launch();
-                // What is long may be about another rank.
+                // A long look may be about another rank.
                 pace.look(group(7, 0), || true, |_| unreachable!());
                 assert!(pace.is_far(), "{most}");
             }

@@ -1,6 +1,6 @@
-//! The floating-point control word: results must not depend on what the host program set.
+//! The floating-point control word: results must not depend on the host program's settings.
 
-/// While it lives, floats round to nearest and denormals are kept; dropping it restores what was.
+/// While it lives, floats round to nearest and denormals are kept. Dropping it restores the previous settings.
 pub(crate) struct Rounding {
     #[cfg(target_arch = "x86_64")]
     restore: Option<u32>,
@@ -13,20 +13,20 @@ mod word {
     pub(super) type Word = u32;
     /// Rounding control, flush-to-zero, denormals-are-zero, and the masks of the exceptions.
     pub(super) const MATTERS: Word = 0xe040 | WANTED;
-    /// All exceptions masked: a kernel makes infinities and NaN as it likes.
+    /// All exceptions masked: a kernel may produce infinities and NaN.
     pub(super) const WANTED: Word = 0x1f80;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
         let mut word = 0u32;
-        // SAFETY: stores the control word to a local; every x86-64 has the instruction.
+        // SAFETY: stores the control word to a local; every x86-64 processor has the instruction.
         unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut word, options(nostack, preserves_flags)) };
         word
     }
 
     pub(super) fn write(word: Word) {
-        // SAFETY: the word is one that was read, with only rounding and denormal bits changed. It is set back before
-        // other code of this thread runs.
+        // SAFETY: the word was read before, with only rounding and denormal bits changed. It is restored before other
+        // code of this thread runs.
         unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &word, options(nostack, preserves_flags)) };
     }
 }
@@ -53,7 +53,7 @@ mod word {
 }
 
 impl Rounding {
-    /// Sets the control word if it needs setting.
+    /// Sets the control word if necessary.
     #[inline(always)]
     pub(crate) fn nearest() -> Rounding {
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

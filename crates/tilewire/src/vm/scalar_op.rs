@@ -1,4 +1,5 @@
-//! Scalar functions as types, so that a loop can be compiled for each (op, type), and the tables from the IR's op and type to them.
+//! Scalar functions as types, so that a loop can be compiled for each (op, type), and the macros that map the IR's op
+//! and type to them.
 
 use crate::ir::scalar::{Float, Integer, Number};
 
@@ -53,7 +54,7 @@ binary! {
     Shl: Integer = shl; Shr: Integer = shr;
 }
 
-/// Logical not of a bool held as a byte 0 or 1.
+/// Logical not of a bool stored as a byte 0 or 1.
 pub(crate) struct NotBool;
 
 impl Unary<u8> for NotBool {
@@ -106,7 +107,7 @@ macro_rules! by_type {
             Ty::I16 => { type $T = i16; $body }
             Ty::I32 => { type $T = i32; $body }
             Ty::I64 => { type $T = i64; $body }
-            // A bool is a byte 0 or 1: and, or, xor, == and != of bytes are those of bools.
+            // A bool is a byte 0 or 1: and, or, xor, == and != of such bytes are those of bools.
             Ty::U8 | Ty::Bool => { type $T = u8; $body }
             Ty::U16 => { type $T = u16; $body }
             Ty::U32 => { type $T = u32; $body }

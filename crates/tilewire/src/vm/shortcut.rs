@@ -1,10 +1,12 @@
-//! The short way of a launch that sends or receives one small message. To interpret it takes half as long as a cache line takes to the
-//! other core, so what its code does is found once, by walking it with the number of the message unknown and all else known
-//! ([`walk`]), and is then done at once: for messages in [`packets`], and for messages that are one [`row`] of a slot.
+//! A fast path for a launch that sends or receives one small message. Interpreting such a launch takes half as long as
+//! a cache line takes to reach the other core. So we find out once what its code does, by walking it with the message
+//! number unknown and everything else known ([`walk`]). Each launch then does that directly, for messages in
+//! [`packets`] and for messages that are one [`row`] of a slot.
 //!
-//! It is gone to the end or not at all: where something is missing, or is to be done that comes seldom, nothing was written that the code
-//! would not write again, and the code runs as if there were no short way. Waiting, deadlines and errors are left to the code. Registers are
-//! not written: no launch reads one that it has not written before, but for inputs and constants.
+//! The fast path runs to the end or not at all. If something is missing, or a rare step is due, it has written nothing
+//! that the code would not write again, and the code runs as if there were no fast path. Waiting, deadlines and errors
+//! are left to the code. Registers are not written: apart from inputs and constants, no launch reads a register before
+//! writing it.
 
 mod packets;
 mod row;
@@ -17,9 +19,9 @@ use packets::Packets;
 use row::{Geometry, Row};
 use walk::{Slot, walk};
 
-/// What a whole launch does.
+/// The effect of a whole launch.
 pub(crate) struct Shortcut {
-    /// The counter, a word of the rank's own, and how far it goes on.
+    /// The counter, a word in this rank's own memory, and its increment.
     number: *mut u64,
     by: u64,
     way: Way,
@@ -29,12 +31,12 @@ enum Way {
     SendPackets(Packets),
     ReceivePackets(Packets),
     SendRow(Row, Geometry),
-    /// And what is waited for.
+    /// The row, and the slot to wait for.
     ReceiveRow(Row, Slot),
 }
 
 impl Shortcut {
-    /// The short way of a machine's code, if it has one.
+    /// The fast path for a machine's code, if it has one.
     pub(crate) fn of(m: &Machine) -> Option<Shortcut> {
         let often = walk(m, true)?;
         let way = match row::of(m, &often) {
@@ -44,10 +46,10 @@ impl Shortcut {
         Some(Shortcut { number: often.number, by: often.by, way })
     }
 
-    /// Runs the launch to its end, if that can be done at once; tells whether it was.
+    /// Runs the launch to its end if that is possible immediately. Returns whether it did.
     ///
     /// # Safety
-    /// It is the short way of `m`, whose memory is alive, and no other thread runs `m` or uses its counter.
+    /// This is the fast path of `m`, whose memory is alive, and no other thread runs `m` or uses its counter.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, m: &Machine) -> bool {
         // SAFETY: the caller's promise; the counter is a word of an entry.

@@ -1,6 +1,7 @@
-//! Which participants of a launch wait, all of whose instances wait: when every participant does, the host is told for what.
+//! Tracks which participants of a launch have only waiting instances. When every participant waits, the host is told
+//! what for.
 //!
-//! Only waits that have long stopped spinning come here, so a lock and a list are no loss.
+//! Only waits that stopped spinning long ago come here, so a lock and a list cost nothing that matters.
 #![forbid(unsafe_code)]
 
 use super::waits::{Awaited, Waits};
@@ -9,20 +10,21 @@ use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 /// The participants of one launch.
 #[derive(Default)]
 pub(crate) struct Stalls {
-    /// Participants that may have something to run. Counted without the lock: every launch does.
+    /// Participants that may have something to run. Counted without the lock, because every launch counts them.
     inside: AtomicUsize,
-    /// Numbers them.
+    /// The number of the next participant.
     next: AtomicUsize,
-    /// Whether the launch has failed: what the host was told of it stands then, see [`WaitHost::resumed`](super::WaitHost::resumed).
+    /// True if the launch has failed: the host then keeps what it was told, see
+    /// [`WaitHost::resumed`](super::WaitHost::resumed).
     pub(crate) failed: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// Participants that wait, for which ranks, and the probe that each read before it looked.
+    /// The waiting participants, the ranks they wait for, and the probe that each read before it looked.
     of: Vec<(usize, Vec<Option<Awaited>>, u64)>,
-    /// Whether the host was told.
+    /// True if the host was told.
     told: bool,
 }
 
@@ -32,14 +34,14 @@ pub(crate) struct Participant<'s> {
     waits: &'s Waits,
     number: usize,
     waiting: bool,
-    /// What the host asked before the last look; see [`WaitHost::probe`](super::WaitHost::probe).
+    /// The host's probe before the last look; see [`WaitHost::probe`](super::WaitHost::probe).
     probe: u64,
 }
 
 impl Stalls {
     pub(crate) fn enter<'s>(&'s self, waits: &'s Waits) -> Participant<'s> {
-        // Relaxed: ordered by the taking of instances. Who waits has found none left, so it sees all who took one; whoever enters later
-        // finds none, and leaves.
+        // Relaxed: taking instances provides the order. A waiting participant has found no instance left, so it sees
+        // all participants that took one. A participant that enters later finds none, and leaves.
         self.inside.fetch_add(1, Ordering::Relaxed);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Participant { stalls: self, waits, number, waiting: false, probe: 0 }
@@ -51,7 +53,7 @@ impl Stalls {
 }
 
 impl Participant<'_> {
-    /// Before the instances are run once more.
+    /// Call before running the instances again.
     #[inline]
     pub(crate) fn looks(&mut self) {
         if self.waiting {
@@ -59,8 +61,8 @@ impl Participant<'_> {
         }
     }
 
-    /// All its instances wait, there, and none had what it waits for since [`Participant::looks`]. Gives the word that ends the
-    /// launch, if the host knows that it waits in vain.
+    /// Reports that all its instances wait, at these places, and that none found its signal since
+    /// [`Participant::looks`]. Returns the word that ends the launch, if the host knows that it waits in vain.
     #[cold]
     pub(crate) fn waits(&mut self, at: impl Iterator<Item = Option<Awaited>>) -> Option<u64> {
         self.waits.host()?;
@@ -77,7 +79,7 @@ impl Participant<'_> {
         self.waits.stalled(&all, probe)
     }
 
-    /// An instance of it has got on.
+    /// Reports that one of its instances has made progress.
     #[inline]
     pub(crate) fn goes_on(&mut self) {
         if self.waiting {
@@ -90,8 +92,8 @@ impl Participant<'_> {
         let mut waiting = self.stalls.waiting();
         waiting.of.retain(|(number, ..)| *number != self.number);
         (self.waiting, self.probe) = (false, 0);
-        // Relaxed: a participant that leaves because of a failure has seen the flag, or set it. One that gets on meanwhile may miss it, and
-        // then it is true that not all wait.
+        // Relaxed: a participant that leaves because of a failure has seen the flag or set it. One that makes progress
+        // meanwhile may miss the flag, but then it is true that not all participants wait.
         if std::mem::take(&mut waiting.told) && !self.stalls.failed.load(Ordering::Relaxed) {
             self.waits.resumed();
         }

@@ -1,10 +1,10 @@
-//! How a count becomes the word of a slot, and a flag that of a packet: as they are, or with the number of an operation
-//! ([`matching`]).
+//! How a count becomes the word of a slot, and a flag the flag of a packet: unchanged, or combined with the number of
+//! an operation ([`matching`]).
 #![forbid(unsafe_code)]
 
 use crate::ir::matching::{self, COUNT_SHIFT, Look};
 
-/// Of the slots of one bank.
+/// The stamp for the slots of one bank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WordStamp {
     shift: u32,
@@ -12,7 +12,7 @@ pub(crate) struct WordStamp {
 }
 
 impl WordStamp {
-    /// Of a bank, by the operations of all banks.
+    /// The stamp of a bank, given the operations of all banks.
     pub(crate) fn of(operations: Option<&[u16]>, bank: usize) -> WordStamp {
         match operations {
             None => WordStamp { shift: 0, operation: 0 },
@@ -20,23 +20,23 @@ impl WordStamp {
         }
     }
 
-    /// What a signal of `count` stores and a wait for it wants.
+    /// The word that a signal of `count` stores and that a wait for `count` expects.
     #[inline(always)]
     pub(crate) fn word(self, count: u64) -> u64 {
         count << self.shift | u64::from(self.operation)
     }
 
-    /// Whether words are counts and nothing else.
+    /// True if words are plain counts.
     pub(crate) fn is_bare(self) -> bool {
         self.shift == 0
     }
 
-    /// The count of a word.
+    /// The count in a word.
     pub(crate) fn count(self, word: u64) -> u64 {
         word >> self.shift
     }
 
-    /// What a word says to who wants another.
+    /// What a word means to a wait for `wanted`.
     #[inline(always)]
     pub(crate) fn look(self, seen: u64, wanted: u64) -> Look {
         match self.shift {
@@ -48,7 +48,7 @@ impl WordStamp {
     }
 }
 
-/// Of the packets of one bank.
+/// The stamp for the packets of one bank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FlagStamp {
     mask: u32,
@@ -56,7 +56,7 @@ pub(crate) struct FlagStamp {
 }
 
 impl FlagStamp {
-    /// Of a bank, by the operations of all banks.
+    /// The stamp of a bank, given the operations of all banks.
     pub(crate) fn of(operations: Option<&[u16]>, bank: usize) -> FlagStamp {
         match operations {
             None => FlagStamp { mask: u32::MAX, bits: 0 },
@@ -67,23 +67,24 @@ impl FlagStamp {
         }
     }
 
-    /// The flag that travels.
+    /// The flag that is sent.
     #[inline(always)]
     pub(crate) fn flag(self, flag: u32) -> u32 {
         flag & self.mask | self.bits
     }
 
-    /// How the number of a message becomes the flag that travels, where the kernel's flag is `number | bits`: `number & mask | bits`.
+    /// How the number of a message becomes the flag that is sent, if the kernel's flag is `number | bits`: `number &
+    /// mask | bits`.
     pub(crate) fn of_numbers(self, bits: u32) -> (u32, u32) {
         (self.mask, self.flag(bits))
     }
 
-    /// The flag as the kernel has it.
+    /// The flag as the kernel sees it.
     pub(crate) fn bare(self, flag: u32) -> u32 {
         if self.bits == 0 { flag } else { flag & matching::FLAG_BITS }
     }
 
-    /// What a packet's flag says to who wants another.
+    /// What a packet's flag means to a wait for `wanted`.
     #[inline(always)]
     pub(crate) fn look(self, seen: u32, wanted: u32) -> Look {
         match seen == wanted {

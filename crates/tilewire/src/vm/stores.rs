@@ -1,32 +1,34 @@
-//! Which stores go around the cache: decided here, from the sizes of what a launch moves and from the processor it runs on.
+//! Decides which stores bypass the cache, from the sizes of the data that a launch moves and from the processor.
 //!
-//! Results do not depend on it, and it changes no bytes between ranks, so every rank decides for itself.
+//! The decision affects neither results nor the bytes exchanged between ranks, so every rank decides for itself.
 
 use super::copy;
 use super::pace::Puts;
 use super::processor::is_intel;
 
-/// How many times as much as is sent around the cache is still kept in it, of two copies in turns (`vm/copy/two.rs`).
+/// For two interleaved copies (`vm/copy/two.rs`), the kept copy stays in the cache up to this multiple of the size from
+/// which the sent copy bypasses it.
 pub(super) const KEPT_IN_CACHE: usize = 4;
 
-/// Chunks of at least this size are kept while they are sent. A rank reads smaller ones from its nearest cache a second time, and need not wait
-/// for its peer before it keeps them.
+/// Chunks of at least this size are kept while they are sent. A rank reads a smaller chunk again from its nearest
+/// cache, and can keep it without waiting for its peer first.
 const KEPT_FROM: usize = 8 << 10;
 
-/// Smaller outputs stay in the cache on any processor: a copy of what another core has just written, and one read of it, was as fast both
-/// ways there (Intel).
+/// Smaller outputs stay in the cache on any processor. Below this size, a copy of data that another core has just
+/// written, plus one read of it, was equally fast both ways (Intel).
 const LARGE_OUTPUT: usize = 8 << 20;
 
-/// Which stores of a launch go around the cache (non-temporal stores).
+/// Which stores of a launch bypass the cache (non-temporal stores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorePolicy {
-    /// From how many bytes on an `each` stores around the cache.
+    /// The number of bytes from which an `each` bypasses the cache.
     pub from: usize,
-    /// The same for roles that put nothing into a region of other ranks; `None`: no other number.
+    /// The same for roles that put nothing into other ranks' regions; `None` means the same number.
     pub own_from: Option<usize>,
-    /// The same for what a role copies into tensors of this rank beside what it puts into others' regions; `None`: no other number.
+    /// The same for data that a role copies into tensors of this rank while it also puts data into other ranks'
+    /// regions; `None` means the same number.
     pub kept_from: Option<usize>,
-    /// How what is put into regions of other ranks is written.
+    /// How data put into regions of other ranks is written.
     pub puts: Puts,
 }
 
@@ -36,49 +38,50 @@ impl Default for StorePolicy {
     }
 }
 
-/// What a launch of one rank moves, in sizes.
+/// The sizes of the data that a launch of one rank moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Chunks that it writes, each by an `each` of its own: they share the cache.
+    /// The number of chunks it writes, each by an `each` of its own: they share the cache.
     pub chunks: usize,
-    /// Whether it reads several chunks for each one it writes, which fills the cache as well.
+    /// True if it reads several chunks for each one it writes, which also fills the cache.
     pub reads_more: bool,
-    /// Bytes of the output, where that arrives through staging: in pieces, so that only the whole tells how much is written.
+    /// Bytes of the output if it arrives through staging. It then arrives in pieces, so only the total says how much is
+    /// written.
     pub staged_output: Option<usize>,
-    /// Whether it writes staging of other ranks, for which the faster way can be measured. Windows stay with their readers: nothing goes
-    /// back and forth, and nothing could tell where they are.
+    /// True if it writes staging of other ranks, for which the faster way can be measured. Windows stay with their
+    /// readers: nothing goes back and forth, and nothing could tell where they are.
     pub stages: bool,
-    /// What it copies for itself beside what it sends.
+    /// The copies it makes for itself while sending.
     pub kept: Option<Kept>,
 }
 
-/// What a role keeps of the chunk it sends, or beside it: two copies in turns (`vm/copy/two.rs` has what that takes).
+/// Data that a role keeps while it sends a chunk: two interleaved copies (`vm/copy/two.rs` states the requirements).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// What it sends, which it so reads once.
+    /// The chunk it sends, which it then reads only once.
     Same,
     /// Another chunk.
     Other,
 }
 
 impl Kept {
-    /// Whether keeping a chunk of this size while one is sent is faster than doing one after the other.
+    /// True if keeping a chunk of this size while sending one is faster than doing one after the other.
     pub(crate) fn pays(self, bytes: usize) -> bool {
         let from = match self {
             Kept::Same => KEPT_FROM,
             Kept::Other => copy::stream_from() / 3,
         };
-        // Intel's processors stream by other loops, and were not measured.
+        // Intel's processors stream with different loops, and were not measured.
         bytes >= from && !is_intel()
     }
 }
 
 impl StorePolicy {
-    /// For a launch that moves this.
+    /// The policy for a launch with this traffic.
     pub(crate) fn of(traffic: &Traffic) -> StorePolicy {
         let usual = copy::stream_from();
-        // What is kept stays in the cache for longer than what is sent (`vm/copy/two.rs` has both, of 8 and of 10 MiB): sizes are of the two
-        // together.
+        // The kept copy stays in the cache for longer than the sent one (`vm/copy/two.rs` has figures for both, at 8
+        // and at 10 MiB). Sizes are those of the two together.
         let (from, kept_from) = match traffic.kept {
             Some(Kept::Same) => (usual, Some(KEPT_IN_CACHE * usual)),
             Some(Kept::Other) => (usual / 3 * 2, Some(usual / 3 * 5)),

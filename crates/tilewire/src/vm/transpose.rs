@@ -1,9 +1,9 @@
 //! Transposition of a strided matrix of 1-, 2-, 4- or 8-byte elements.
 //!
-//! One scheme serves every element size and level. A 16-byte piece holds `L` elements. A **tile** takes one piece from each
-//! of `L · N` source rows (`N` 16-byte lanes in a vector), lane n getting rows n·L .. n·L + L, and transposes the
-//! L × L square of every lane with log₂ L rounds of unpack instructions. Since lane n then holds columns n·L .. of the
-//! result, the L vectors are stored as they are: no instruction crosses lanes, the inserts come with the loads.
+//! One scheme serves every element size and level. A 16-byte piece holds `L` elements. A **tile** takes one piece from
+//! each of `L · N` source rows, where a vector has `N` 16-byte lanes. Lane n gets rows n·L .. n·L + L, and log₂ L
+//! rounds of unpack instructions transpose the L × L square of every lane. Lane n then holds columns n·L .. of the
+//! result, so the L vectors are stored unchanged. No instruction crosses lanes: the loads do the inserts.
 //!
 //! ```text
 //!   source rows c, c+1, ..           vectors, L = 4, N = 2                    result rows r ..
@@ -13,10 +13,10 @@
 //!   c+7: r r r r                     v3 = [c+3 | c+7]                         r+3: c+0 .. c+7
 //! ```
 //!
-//! Tiles are grouped in **squares**, one cache line (64 bytes) on a side, and all vectors of a result line are stored
-//! together. With strides that are powers of two all rows compete for the same few cache sets; a line that is read at once
-//! and written at once cannot be evicted in between, and whole lines are what non-temporal stores need.
-// Lines and streams are of the x86 kernels.
+//! Tiles are grouped into **squares**, one cache line (64 bytes) on a side, and all vectors of a result line are stored
+//! together. With power-of-two strides, all rows compete for the same few cache sets. A line that is read in one go and
+//! written in one go cannot be evicted in between, and non-temporal stores need whole lines.
+// Only the x86 kernels use lines and streaming.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 use super::copy::Stores;
@@ -26,31 +26,52 @@ use super::processor::{is_intel, second_level};
 #[cfg(target_arch = "x86_64")]
 mod lines;
 
-/// A cache line: the side of a square.
+/// The size of a cache line in bytes, which is the side of a square.
 const LINE: usize = 64;
 
-/// In which order the squares of a matrix go, by tiles.
+/// The order in which the tile kernels visit the squares of a matrix.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
-    /// Along result rows, so many bytes of each source row at a time: few enough that the result rows being written (64 of f32 with 256
-    /// bytes) keep their pages in the TLB, or more where that is large.
+    /// Along result rows, `bytes` bytes of each source row at a time. With 256 bytes of f32, 64 result rows are being
+    /// written, few enough to keep their pages in the TLB. A larger TLB allows more bytes.
     Across { bytes: usize },
-    /// Down the result, so many columns at a time: each result row is written in runs of several lines, and source rows are read from end to
-    /// end, so that it does not matter if all of them compete for the same cache sets.
+    /// Down the result, `cols` columns at a time. Each result row is written in runs of several lines. Source rows are
+    /// read from end to end, so it does not matter if they all compete for the same cache sets.
     Down { cols: usize },
 }
 
 impl Order {
-    /// GB/s of f32 on an AMD EPYC, streamed, across with 256 bytes / what is chosen: with rows a power of two apart 8 MiB 4.0 to 5.0 / 6.0 to 7.1,
-    /// 64 MiB 4.5 / 6.7; with others 8.4 / 11.4 and 7.0 / 8.6. Cached, two ranks at once, microseconds: 64 KiB 6.7 / 6.1, 256 KiB 35 / 32, 1 MiB 161 / 144
-    /// (others 133 / 123), 4 MiB 1830 / 1430 (others 2230 / 1840); down is up to a fifth faster at 1 MiB and slower from 2 MiB on. That one has 0.5 MiB of
-    /// second-level cache; on one with 1 MiB, one rank, 1 MiB takes 45 across and 40 down, 4 MiB 357 to 387 and 273 to 358, and others 20 to 75 either way. On Intel
-    /// nothing but across with 256 bytes was measured.
+    /// Chooses the order. Measured with f32 on an AMD EPYC with 0.5 MiB of second-level cache; "far" means rows a power
+    /// of two apart:
+    ///
+    /// | case | across, 256 bytes | the chosen order |
+    /// |---|---|---|
+    /// | streamed, 8 MiB, far | 4.0 to 5.0 GB/s | 6.0 to 7.1 GB/s |
+    /// | streamed, 64 MiB, far | 4.5 GB/s | 6.7 GB/s |
+    /// | streamed, 8 MiB, other strides | 8.4 GB/s | 11.4 GB/s |
+    /// | streamed, 64 MiB, other strides | 7.0 GB/s | 8.6 GB/s |
+    /// | cached, two ranks, 64 KiB | 6.7 µs | 6.1 µs |
+    /// | cached, two ranks, 256 KiB | 35 µs | 32 µs |
+    /// | cached, two ranks, 1 MiB, far | 161 µs | 144 µs |
+    /// | cached, two ranks, 1 MiB, other strides | 133 µs | 123 µs |
+    /// | cached, two ranks, 4 MiB, far | 1830 µs | 1430 µs |
+    /// | cached, two ranks, 4 MiB, other strides | 2230 µs | 1840 µs |
+    ///
+    /// In the cached case, down is up to a fifth faster at 1 MiB and slower from 2 MiB on. One rank on a processor with
+    /// 1 MiB of second-level cache:
+    ///
+    /// | case | across | down |
+    /// |---|---|---|
+    /// | 1 MiB, far | 45 µs | 40 µs |
+    /// | 4 MiB, far | 357 to 387 µs | 273 to 358 µs |
+    /// | other strides | 20 to 75 µs | 20 to 75 µs |
+    ///
+    /// On Intel only across with 256 bytes was measured.
     fn of(streamed: bool, src_stride: usize, bytes: usize) -> Order {
         if is_intel() {
             return Order::Across { bytes: 256 };
         }
-        // Rows so far apart share a cache set or two.
+        // Rows this far apart map to only one or two cache sets.
         let shared = src_stride.is_multiple_of(2048);
         match streamed {
             _ if shared && (streamed || bytes <= 2 * second_level()) => Order::Down { cols: 256 },
@@ -60,9 +81,9 @@ impl Order {
     }
 }
 
-/// Writes `dst[r][c] = src[c][r]` for r in 0..rows and c in 0..cols. Strides are in bytes: element (r, c) of the result is
-/// at `dst + r * dst_row_stride + c * elem_size` and comes from `src + c * src_row_stride + r * elem_size`. Streamed stores, if
-/// asked for, are fenced here.
+/// Writes `dst[r][c] = src[c][r]` for r in 0..rows and c in 0..cols. Strides are in bytes: element (r, c) of the result
+/// is at `dst + r * dst_row_stride + c * elem_size` and comes from `src + c * src_row_stride + r * elem_size`. If
+/// stores are streamed, this function also fences them.
 ///
 /// # Safety
 /// `elem_size` is 1, 2, 4 or 8. Every address above is valid (for writes in `dst`, for reads in `src`), the two sets of
@@ -80,21 +101,21 @@ pub(crate) unsafe fn transpose(
     level: Level,
 ) {
     let (dst_stride, src_stride) = (dst_row_stride, src_row_stride);
-    // Bytes go no faster so, nor do rows that are close together, and of Intel's processors only tiles were measured.
+    // Lines are no faster for bytes or for rows that are close together. On Intel only tiles were measured.
     let lines = level == Level::Avx512 && elem_size > 1 && is_far_apart(src_stride) && !is_intel();
     let order = Order::of(streams(dst, dst_stride, stores), src_stride, rows * cols * elem_size);
     let matrix = Matrix { dst, dst_stride, src, src_stride, rows, cols, stores, order, lines };
-    // SAFETY: the caller's promises, in `matrix`.
+    // SAFETY: `matrix` holds exactly what the caller promised.
     unsafe { run(matrix, elem_size, level) }
 }
 
-/// As [`transpose`], in the order that `matrix` says.
+/// Like [`transpose`], in the order given by `matrix`.
 ///
 /// # Safety
 /// As for [`transpose`].
 unsafe fn run(matrix: Matrix, elem_size: usize, level: Level) {
-    // SAFETY: `matrix` says what the caller promised, the element type has the caller's size, and the processor has
-    // `level`.
+    // SAFETY: `matrix` holds what the caller promised, the element type has the caller's size, and the processor
+    // supports `level`.
     unsafe {
         match (elem_size, level) {
             #[cfg(target_arch = "x86_64")]
@@ -126,18 +147,24 @@ unsafe fn run(matrix: Matrix, elem_size: usize, level: Level) {
     }
 }
 
-/// Whether to write around the cache: the caller wants it and rows of the result consist of whole lines.
+/// True if stores bypass the cache: the caller asked for it, and the rows of the result consist of whole lines.
 fn streams(dst: *mut u8, dst_stride: usize, stores: Stores) -> bool {
     stores == Stores::Streamed && (dst as usize).is_multiple_of(LINE) && dst_stride.is_multiple_of(LINE)
 }
 
-/// Whether the lines of neighbouring source rows compete for cache sets: one that is come back to for its next piece may have been driven
-/// out by the others. (AMD EPYC, f32, GB/s, one piece / two: rows 8 KiB apart, streamed 6.2 / 7.7; 1 KiB 21 / 27; 512 bytes 33 / 28.)
+/// True if the lines of neighbouring source rows compete for cache sets. Then a line may be evicted before we return to
+/// it for its next piece. Measured with f32 on an AMD EPYC:
+///
+/// | row distance | one piece | two pieces |
+/// |---|---|---|
+/// | 8 KiB, streamed | 6.2 GB/s | 7.7 GB/s |
+/// | 1 KiB | 21 GB/s | 27 GB/s |
+/// | 512 bytes | 33 GB/s | 28 GB/s |
 fn is_far_apart(src_stride: usize) -> bool {
     src_stride >= 1024
 }
 
-/// The arguments of [`transpose`]; whoever makes one has its caller's promises.
+/// The arguments of [`transpose`]. Code that constructs one holds the promises of `transpose`'s caller.
 #[derive(Clone, Copy)]
 struct Matrix {
     dst: *mut u8,
@@ -148,19 +175,19 @@ struct Matrix {
     cols: usize,
     stores: Stores,
     order: Order,
-    /// By whole lines, if the level has vectors of that size and the elements are more than bytes.
+    /// Go by whole lines, if the level has vectors of that size and elements are larger than a byte.
     lines: bool,
 }
 
 impl Matrix {
-    /// Transposes what goes by whole lines; gives what is left.
+    /// Transposes the part that goes by whole lines and returns the remaining parts.
     ///
     /// # Safety
     /// The promises of [`transpose`] hold, for elements of `SIZE` bytes.
     #[cfg(target_arch = "x86_64")]
     unsafe fn rest<const SIZE: usize>(self, level: Level) -> impl Iterator<Item = Matrix> {
         let by_lines = self.lines && level == Level::Avx512;
-        // SAFETY: the caller's promises: the processor has the level.
+        // SAFETY: the caller's promises; the processor supports the level.
         let (rows, cols) = if by_lines { unsafe { lines::squares::<SIZE>(self) } } else { (0, 0) };
         let part = |r: usize, c: usize, rows, cols| Matrix {
             dst: self.dst.wrapping_add(r * self.dst_stride + c * SIZE),
@@ -177,17 +204,17 @@ impl Matrix {
         streams(self.dst, self.dst_stride, self.stores)
     }
 
-    /// Where row r, column c of the result goes.
+    /// The destination of row r, column c of the result.
     ///
     /// # Safety
     /// (r, c) is an element of the matrix.
     #[inline(always)]
     unsafe fn to<T>(&self, r: usize, c: usize) -> *mut T {
-        // SAFETY: the address of an element, so inside the caller's allocation.
+        // SAFETY: this is the address of an element, so it lies inside the caller's allocation.
         unsafe { self.dst.add(r * self.dst_stride + c * size_of::<T>()).cast() }
     }
 
-    /// Where row r, column c of the result comes from.
+    /// The source of row r, column c of the result.
     ///
     /// # Safety
     /// (r, c) is an element of the matrix.
@@ -197,7 +224,7 @@ impl Matrix {
         unsafe { self.src.add(c * self.src_stride + r * size_of::<T>()).cast() }
     }
 
-    /// One element at a time: the edges that hold no whole tile.
+    /// Copies one element at a time, for the edges that hold no whole tile.
     ///
     /// # Safety
     /// The ranges lie inside the matrix, whose elements are as large as `T`.
@@ -205,13 +232,13 @@ impl Matrix {
     unsafe fn elements<T: Copy>(&self, rows: std::ops::Range<usize>, cols: std::ops::Range<usize>) {
         for r in rows {
             for c in cols.clone() {
-                // SAFETY: (r, c) is in the caller's ranges; unaligned accesses ask nothing of the address.
+                // SAFETY: (r, c) is in the caller's ranges; unaligned accesses require no alignment.
                 unsafe { self.to::<T>(r, c).write_unaligned(self.from::<T>(r, c).read_unaligned()) };
             }
         }
     }
 
-    /// Every element in small blocks, where there are no vector instructions to use.
+    /// Copies all elements in small blocks, for targets without vector instructions.
     ///
     /// # Safety
     /// The matrix's elements are as large as `T`.
@@ -220,7 +247,7 @@ impl Matrix {
         const SIDE: usize = 16;
         for c in (0..self.cols).step_by(SIDE) {
             for r in (0..self.rows).step_by(SIDE) {
-                // SAFETY: the ends are cut at the matrix's.
+                // SAFETY: the ranges are clipped to the matrix.
                 unsafe { self.elements::<T>(r..(r + SIDE).min(self.rows), c..(c + SIDE).min(self.cols)) };
             }
         }
@@ -234,10 +261,10 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    // Loops fill arrays here, never `array::from_fn`: through that 128 x 128 f32 ran at 29 GB/s instead of 32.
+    // Fill arrays with loops here, not with `array::from_fn`: with that, 128 x 128 f32 ran at 29 GB/s instead of 32.
 
-    /// One round for `L` vectors: `low` and `high` interleave neighbours k and k + L/2 of the last round's order. After
-    /// log2 L rounds of ever wider unpacks, vector r holds element r of every source row.
+    /// One round for `L` vectors: `low` and `high` interleave vectors k and k + L/2 of the previous round's order.
+    /// After log2 L rounds, vector r holds element r of every source row.
     macro_rules! unpack_round {
         ($v:ident, $count:literal, $low:ident, $high:ident) => {
             let last = $v;
@@ -248,26 +275,27 @@ mod x86 {
         };
     }
 
-    /// The kernel of one element type and vector width.
+    /// The kernel for one element type and vector width.
     ///
-    /// Interleaving row k with row k + L/2 at *element* width each round is the perfect shuffle: repeated log2 L times it
-    /// is the transposition, so every round is the same pair of instructions.
+    /// Each round interleaves row k with row k + L/2 at *element* width, which is the perfect shuffle. Repeated log2 L
+    /// times it is the transposition, so every round is the same pair of instructions.
     macro_rules! transpose_kernel {
         ($name:ident, $features:literal, $elem:ty, $count:literal, $rounds:literal, $lanes:literal,
          $vector:ty, $zero:ident, $gather:ident, $low:ident, $high:ident, $store:ident, $stream:ident) => {
             /// # Safety
-            /// The promises of [`super::transpose`] hold for `m` with this element size; the processor has the features.
+            /// The promises of [`super::transpose`] hold for `m` with this element size; the processor has the
+            /// features.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name(m: Matrix) {
-                /// Elements in a 16-byte lane: the rows a tile writes.
+                /// Elements in a 16-byte lane, which is the number of rows a tile writes.
                 const L: usize = $count;
-                /// Source rows a tile reads, so columns it writes.
+                /// Source rows a tile reads, which is the number of columns it writes.
                 const TILE_COLS: usize = L * $lanes;
-                /// Elements in a line: the side of a square.
+                /// Elements in a line, which is the side of a square.
                 const SIDE: usize = LINE / size_of::<$elem>();
                 /// Tiles side by side in a line of the result.
                 const TILES: usize = SIDE / TILE_COLS;
-                /// Pieces of a source row that there are registers for at once.
+                /// How many pieces of a source row fit in registers together.
                 const WIDE: usize = if L * TILES < 16 { 16 / (L * TILES) } else { 1 };
                 const { assert!(SIDE.is_multiple_of(L * WIDE), "passes are parts of a square") };
 
@@ -290,31 +318,35 @@ mod x86 {
                 /// All whole squares of the matrix.
                 ///
                 /// # Safety
-                /// As for the function around; with STREAMED, rows of the result start at a multiple of a line. PASS, the pieces of a source row
-                /// that are taken at once, is 1 or WIDE.
+                /// As for the enclosing function. With STREAMED, rows of the result start at a multiple of a line.
+                /// PASS, the number of pieces of a source row taken together, is 1 or WIDE.
                 #[target_feature(enable = $features)]
                 unsafe fn squares<const STREAMED: bool, const PASS: usize>(m: Matrix, rows: usize, cols: usize) {
                     let (across, long, short, band) = match m.order {
                         Order::Across { bytes } => (true, cols, rows, bytes / size_of::<$elem>()),
                         Order::Down { cols: band } => (false, rows, cols, band),
                     };
-                    // Whole squares: those of the smallest elements have as many columns as a narrow band.
+                    // Round up to whole squares: squares of the smallest elements have as many columns as a narrow
+                    // band.
                     let band = band.next_multiple_of(SIDE);
                     let bands = (0..short).step_by(band).map(|first| (first..(first + band).min(short)).step_by(SIDE));
                     for (band, y) in bands.flat_map(|band| (0..long).step_by(SIDE).map(move |y| (band.clone(), y))) {
                         for x in band {
                             let (r0, c0) = if across { (x, y) } else { (y, x) };
-                            // SAFETY: rows and cols are multiples of SIDE, which L and TILE_COLS divide, so every tile here
-                            // lies in the matrix. The vectors written divide a line, so are aligned if their row is.
+                            // SAFETY: rows and cols are multiples of SIDE, which L and TILE_COLS divide, so every tile
+                            // here lies in the matrix. A vector's size divides a line, so each stored vector is aligned
+                            // if its row is.
                             unsafe {
                                 let (from, stride) = (m.from::<$elem>(r0, c0).cast::<u8>(), m.src_stride);
                                 if STREAMED && across {
-                                    // The next square, while this one is written; a prefetch needs no valid address.
+                                    // Prefetch the next square while this one is written; a prefetch needs no valid
+                                    // address.
                                     for k in SIDE..2 * SIDE {
                                         _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(k * stride).cast());
                                     }
                                 }
-                                // A fixed number of turns: unrolled, they share the addresses of the source rows.
+                                // A fixed number of iterations: when unrolled, they share the addresses of the source
+                                // rows.
                                 for r in (0..SIDE).step_by(L * PASS) {
                                     let corner = from.add(r * size_of::<$elem>());
                                     let mut tiles = [[[$zero(); L]; TILES]; PASS];
@@ -342,15 +374,16 @@ mod x86 {
                     }
                 }
 
-                /// An edge that holds no whole square: tiles, then single elements.
+                /// Handles an edge that holds no whole square: tiles first, then single elements.
                 ///
                 /// # Safety
-                /// As for the function around; the ranges lie in the matrix.
+                /// As for the enclosing function; the ranges lie in the matrix.
                 #[target_feature(enable = $features)]
                 unsafe fn edge(m: Matrix, rows: Range<usize>, cols: Range<usize>) {
                     let row_end = rows.start + rows.len() / L * L;
                     let col_end = cols.start + cols.len() / TILE_COLS * TILE_COLS;
-                    // SAFETY: tiles end at or before row_end and col_end, so within the ranges; the rest is elements.
+                    // SAFETY: tiles end at or before row_end and col_end, so within the ranges; the rest goes element
+                    // by element.
                     unsafe {
                         for r in (rows.start..row_end).step_by(L) {
                             for c in (cols.start..col_end).step_by(TILE_COLS) {
@@ -366,7 +399,7 @@ mod x86 {
                 }
 
                 let (rows, cols) = (m.rows / SIDE * SIDE, m.cols / SIDE * SIDE);
-                // SAFETY: the caller's promises; `streams` has tested the alignment; the edges end with the matrix.
+                // SAFETY: the caller's promises; `streams` has checked the alignment; the edges end with the matrix.
                 unsafe {
                     match (m.streams(), is_far_apart(m.src_stride)) {
                         (true, true) => squares::<true, WIDE>(m, rows, cols),
@@ -381,7 +414,7 @@ mod x86 {
         };
     }
 
-    /// The kernels of the four element sizes for one vector width.
+    /// The kernels for the four element sizes at one vector width.
     macro_rules! transpose_kernels {
         ($features:literal, $lanes:literal, $vector:ty, $zero:ident, $gather:ident, $store:ident, $stream:ident;
          $($name:ident: $elem:ty, $count:literal, $rounds:literal, $low:ident, $high:ident;)*) => {
@@ -389,7 +422,7 @@ mod x86 {
         };
     }
 
-    /// One 16-byte piece.
+    /// Loads one 16-byte piece.
     ///
     /// # Safety
     /// 16 bytes can be read at `from`.
@@ -400,7 +433,7 @@ mod x86 {
         unsafe { _mm_loadu_si128(from.cast()) }
     }
 
-    /// Two pieces, `step` bytes apart, in the two lanes.
+    /// Loads two pieces, `step` bytes apart, into the two lanes.
     ///
     /// # Safety
     /// 16 bytes can be read at `from` and at `from + step`.
@@ -448,7 +481,7 @@ mod tests {
         let (src_stride, dst_stride) = (rows * elem + pad, cols * elem + pad);
         let src: Vec<u8> = (0..at + cols * src_stride).map(|k| (k * 31 + k / 256 * 7 + 1) as u8).collect();
         let mut dst = vec![0xA5u8; at + rows * dst_stride + 2 * LINE];
-        // At the start of a line, so that what can be streamed is.
+        // Start at a line boundary, so that streaming is possible.
         let at_line = dst.as_ptr().align_offset(LINE);
         let mut expected = dst.clone();
         for r in 0..rows {
@@ -462,7 +495,7 @@ mod tests {
             dst.fill(0xA5);
             let (dst_start, src) = (dst.as_mut_ptr().wrapping_add(at_line + at), src.as_ptr().wrapping_add(at));
             let m = Matrix { dst: dst_start, dst_stride, src, src_stride, rows, cols, stores, order, lines };
-            // SAFETY: both vectors hold all rows of their side from there on, and are separate allocations.
+            // SAFETY: both vectors hold all rows of their side from that offset on, and are separate allocations.
             unsafe { run(m, elem, level) };
             assert!(
                 dst == expected,
@@ -512,7 +545,7 @@ mod tests {
                 lines: true,
             };
             assert!(m.streams());
-            // SAFETY: separate vectors of rows x cols elements, the destination with room to align.
+            // SAFETY: separate vectors of rows x cols elements; the destination has room for alignment.
             unsafe { run(m, 4, level) };
             for r in 0..rows {
                 assert!(
@@ -539,7 +572,8 @@ mod tests {
         assert_eq!(plain, vector);
     }
 
-    /// Run with `cargo test --release -- --ignored --nocapture transpose_speed`: what [`Order::of`] chooses, against all else, and lines, which have one order.
+    /// Compares the choice of [`Order::of`] with all other orders, and with lines, which have only one order. Run with
+    /// `cargo test --release -- --ignored --nocapture transpose_speed`.
     #[test]
     #[ignore = "prints timings"]
     fn transpose_speed() {

@@ -1,4 +1,4 @@
-//! Uniform ops: one value per instance, in a register; one or two nanoseconds each.
+//! Uniform ops: one value per instance, held in a register. Each takes one or two nanoseconds.
 
 use super::address::{bank, element, fault};
 use super::lane::memory::FetchAdd;
@@ -82,7 +82,8 @@ pub(crate) unsafe fn read(from: *const u8, ty: Type) -> u64 {
     }
 }
 
-// SAFETY, for every `unsafe` below: operands are registers and accesses of a verified program; memory addresses are checked.
+// SAFETY, for every `unsafe` below: operands are registers and accesses of a verified program; memory addresses are
+// checked.
 
 unsafe fn unary_of<O: Unary<T>, T: Element>(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.

@@ -1,10 +1,15 @@
-//! The bytecode verifier: what the machine's unchecked loop relies on.
+//! The bytecode verifier, which establishes what the machine's unchecked loop relies on.
 //!
-//! It proves, for a role's code and the memory its entries name: every register, lane, count, table index and jump is in range; control
-//! never falls off the end, and enters an `each` only at its `EachBegin`; a lane is read only after it was filled or bound in the same
-//! `each`, with elements of the size the op expects and room for the longest strip; a bound lane is used with the count it was bound for; every
-//! access, slot table and ring lies inside its memory. A fault here is a bug of the lowering: `prepare` panics with it, so no
-//! unverified code is ever run.
+//! It proves the following, for a role's code and the memory that its entries name:
+//!
+//! - Every register, lane, count, table index and jump is in range.
+//! - Control never falls off the end, and enters an `each` only at its `EachBegin`.
+//! - A lane is read only after it was filled or bound in the same `each`, with elements of the size the op expects and
+//!   room for the longest strip.
+//! - A bound lane is used with the count it was bound for.
+//! - Every access, slot table and ring lies inside its memory.
+//!
+//! A failure here is a bug of the lowering. `prepare` panics with it, so unverified code never runs.
 #![forbid(unsafe_code)]
 
 use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, PostWork, RoleCode};
@@ -24,13 +29,13 @@ pub(crate) fn verify(role: &RoleCode, entries: &[u64]) -> Result<(), String> {
 struct Check<'r> {
     role: &'r RoleCode,
     entries: &'r [u64],
-    /// The `each` the instruction stands in.
+    /// The `each` that contains the instruction.
     each: Option<&'r Each>,
-    /// Lanes bound in this `each`: the count they were bound for.
+    /// Lanes bound in this `each`, with the count they were bound for.
     bound: QuickMap<u16, u16>,
     /// Lanes with strip memory written in this `each`.
     filled: Vec<u16>,
-    /// The `each` (by index) every instruction stands in, its `EachBegin` excluded.
+    /// For every instruction, the index of the `each` that contains it; an `EachBegin` itself is outside.
     owner: Vec<Option<usize>>,
 }
 
@@ -90,7 +95,8 @@ impl<'r> Check<'r> {
         }
         access.bank.map_or(Ok(()), |bank| self.reg(bank))?;
         ensure(access.banks == 1 || access.bank.is_some(), || "banks and no bank register".into())?;
-        // An offset that is a multiple of the unit, or is checked to be one of the width, is aligned for atomics.
+        // An offset that is a multiple of the unit, or is checked to be a multiple of the width, is aligned for
+        // atomics.
         let whole = access.unit > 0 && access.width.is_power_of_two() && access.width.is_multiple_of(access.unit);
         ensure(whole, || format!("width {} in units of {}", access.width, access.unit))?;
         self.banks(access.first, access.banks, access.bytes)
@@ -103,7 +109,7 @@ impl<'r> Check<'r> {
         short.map_or(Ok(()), |size| Err(format!("memory of {size} bytes where {bytes} are used")))
     }
 
-    /// Every `EachBegin` has its `EachNext`, and nothing but lane code between.
+    /// Checks that every `EachBegin` has its `EachNext`, with only lane code between them.
     fn eaches(&mut self) -> Result<(), String> {
         let code = &self.role.code;
         self.owner = vec![None; code.len()];
@@ -187,7 +193,7 @@ impl<'r> Check<'r> {
                 let first = usize::try_from(inst.e).map_err(|_| "negative access")?;
                 let all = self.role.accesses.get(first..first + count as usize).ok_or("no such access")?;
                 let width = access_width(inst.op).unwrap_or(all[0].width);
-                // What is touched by one atomic access must be aligned: indices count whole elements.
+                // The target of a single atomic access must be aligned, so indices count whole elements.
                 let whole = |access: &Access| access.unit == access.width;
                 match (inst.op, all) {
                     (Opcode::PacketSend, [words, packets]) | (Opcode::PacketReceive, [packets, words]) => {
@@ -214,7 +220,7 @@ impl<'r> Check<'r> {
                 let end = u64::try_from(inst.e).map_err(|_| "negative offset")? + 8;
                 let size =
                     self.entries.get(inst.b as usize).ok_or_else(|| format!("entry {} does not exist", inst.b))?;
-                // Scratch has no address before the machine is made; its accesses are of the general form.
+                // Scratch has no address before the machine is created, so its accesses take the general form.
                 let scratch = self.role.scratch.iter().any(|&(entry, _)| entry == inst.b);
                 ensure(end <= *size && !scratch, || format!("a word that ends at {end} of {size} bytes"))?;
                 0
@@ -232,18 +238,18 @@ impl<'r> Check<'r> {
                 0
             }
         };
-        // These walk the whole strip by rows and columns, whatever count they name.
+        // These walk the whole strip by rows and columns, regardless of the count they name.
         let whole = matches!(
             inst.op,
             Opcode::LoadTile(_) | Opcode::StoreTile(_) | Opcode::MoveTile(_) | Opcode::AffineIndex | Opcode::Iota
         );
         ensure(!whole || inst.d == 0, || "counts groups where it walks elements".into())?;
         let size_of = |size: u8| if size == 0 { width as u8 } else { size };
-        // The count in d, where d is one; ops that use d for a lane count the elements.
+        // The count in d, if d is a count. Ops that use d for a lane count the elements.
         let count = if operands[3] == Operand::Count { inst.d } else { 0 };
         let group = if extra == Extra::Size { inst.e as u64 } else { 1 };
         let fields = [inst.a, inst.b, inst.c, inst.d];
-        // Reads before writes: a lane that is only written here must not count as read.
+        // Reads before writes: a lane that is only written here must not count as readable.
         for (operand, field) in operands.into_iter().zip(fields) {
             match operand {
                 Operand::Reg | Operand::RegOut => self.reg(field)?,
@@ -268,7 +274,7 @@ impl<'r> Check<'r> {
         Ok(())
     }
 
-    /// The most elements a strip of this `each` has, by count number.
+    /// The maximum number of elements in a strip of this `each`, by count number.
     fn longest(&self, count: u16) -> u64 {
         let Some(each) = self.each else { return 0 };
         let elements = u64::from(each.tile_rows).saturating_mul(each.tile_cols);
@@ -322,7 +328,7 @@ impl<'r> Check<'r> {
     }
 }
 
-/// Bytes that an op moves per element of its accesses; `None`: what the accesses say, which must agree.
+/// Bytes that an op moves per element of its accesses; `None` means the width of its accesses, which must agree.
 fn access_width(op: Opcode) -> Option<u32> {
     match op {
         Opcode::CopyOut(size)

@@ -1,11 +1,12 @@
-//! How a launch waits: what it needs from whoever connects the ranks, and how a participant with nothing to do passes the time.
+//! How a launch waits: what it needs from the code that connects the ranks, and how an idle participant passes the
+//! time.
 //!
 //! ```text
 //!  no machine gets on ──▶ spin ──▶ yield ──▶ sleep on the host's doorbell ──▶ run the machines again
 //!                          every round: the abort word        │ woken by a ring, by what it waits for, by an abort,
 //!                                                             │ by a failing participant, at the deadline
 //! ```
-//! Nothing here orders data: a wait that is found ready while asleep is looked at again, with acquire, by the machine that waits.
+//! Nothing here orders data. If a sleeping wait is found ready, the waiting machine checks it again with acquire.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -13,18 +14,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
-/// What a launch needs in order to wait for other ranks without burning a core and without hanging: a word that ends its waits,
-/// and a bell to sleep on. Whoever connects the ranks provides it; the engine knows nothing else about them.
+/// What a launch needs in order to wait for other ranks without burning a core and without hanging: a word that ends
+/// its waits, and a bell to sleep on. The code that connects the ranks provides it. The engine knows nothing else about
+/// ranks.
 ///
-/// Every call may come from any thread that takes part in the launch, several at once.
+/// Any thread that takes part in the launch may make any of these calls, and several threads may call simultaneously.
 ///
-/// **Calls must not touch memory of the launch that waits**, neither through tensors nor by another launch: its other blocks may be writing
-/// there at that moment, and host access to a tensor counts on running alone.
+/// **Calls must not touch memory of the waiting launch**, neither through tensors nor through another launch. Other
+/// blocks of the launch may be writing there at that moment, and host access to a tensor assumes that nothing else is
+/// running.
 ///
-/// Beyond that the trait is safe to implement. What the engine relies on for memory safety is in the types alone: a [`Bell`] is borrowed from
-/// the host, the engine holds the host in an [`Arc`] for as long as it looks at the bell, and through an `Arc` that somebody else
-/// holds, nobody can move, change or free what was lent. A host that breaks any other promise here makes waits late, or ends them
-/// wrongly, and no more. So a host can only lend a word it has:
+/// Beyond that the trait is safe to implement. For memory safety the engine relies on the types alone. A [`Bell`] is
+/// borrowed from the host, and the engine holds the host in an [`Arc`] for as long as it looks at the bell. While
+/// another owner holds the `Arc`, nobody can move, change or free the borrowed word through it. A host that breaks any
+/// other promise here only delays waits or ends them wrongly. So a host can only lend a word that it owns:
 ///
 /// ```compile_fail,E0515
 /// # use std::sync::atomic::AtomicU32;
@@ -35,48 +38,52 @@ use std::time::{Duration, Instant};
 /// }
 /// ```
 pub trait WaitHost: Send + Sync {
-    /// The word that says why this rank's waits are to end, if they are. Called in every round of a wait: one relaxed load.
+    /// The word that says why this rank's waits must end, if they must. Called in every round of a wait: one relaxed
+    /// load.
     fn aborted(&self) -> Option<u64>;
 
-    /// The word that says why a wait is in vain, if it is known to be: that rank will not signal there any more. What
-    /// was signalled before is there: the engine looks once more before it gives up. Asked in every round of a wait that does not spin any more.
+    /// The word that says why a wait is in vain, if it is known that the rank will no longer signal there. Earlier
+    /// signals have already arrived: the engine looks once more before it gives up. Called in every round of a wait
+    /// that has stopped spinning.
     fn in_vain(&self, _at: Awaited) -> Option<u64> {
         None
     }
 
-    /// A number that is to be read before a look at what a launch waits for, and given to [`WaitHost::stalled`] where nothing was there:
-    /// whoever asks whether this rank still waits changes it.
+    /// A number to read before checking what a launch waits for, and to pass to [`WaitHost::stalled`] if the check
+    /// found nothing. A rank that asks whether this one still waits changes the number.
     fn probe(&self) -> u64 {
         0
     }
 
-    /// All of a launch waits, for these ranks (`None`: for memory that no rank is known to signal), and looked after it read `probe`. Gives the
-    /// word that says why it waits in vain, if that is known. Called every few milliseconds by a launch that has waited for some.
+    /// Reports that the whole launch waits for these ranks (`None`: for memory that no rank is known to signal), and
+    /// that it checked after reading `probe`. Returns the word that says why it waits in vain, if that is known. A
+    /// launch that has waited for a few milliseconds calls this every few milliseconds.
     fn stalled(&self, _at: &[Option<Awaited>], _probe: u64) -> Option<u64> {
         None
     }
 
-    /// A launch that was stalled goes on. Not called for one that fails: the caller of the launch tells the other ranks why, and until it has,
-    /// they must see that this rank waited. Otherwise one whose wait expires at the same time would take this rank for the late one.
+    /// A stalled launch continues. Not called for a launch that fails: its caller tells the other ranks why, and until
+    /// then they must see that this rank waited. Otherwise a rank whose wait expires at the same time would blame this
+    /// rank.
     fn resumed(&self) {}
 
-    /// What such a word means, for people.
+    /// Explains such a word to people.
     fn explain(&self, word: u64) -> String;
 
-    /// Sleeps until `ready` says true or `timeout` is over; gives what `ready` said last. `ready` must be asked after the sleeper
-    /// can be seen by [`WaitHost::ring`], after every ring, and now and then without one: where a signal does not ring (a device's
-    /// does not), or a ring is lost, the wait is late and no more.
+    /// Sleeps until `ready` returns true or `timeout` has passed, and returns the last result of `ready`. `ready` must
+    /// be called after the sleeper becomes visible to [`WaitHost::ring`], after every ring, and occasionally without
+    /// one. If a signal does not ring (a device's does not) or a ring is lost, the wait is merely late.
     fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool;
 
-    /// The rank whose waits look at memory that starts at `address`; this rank for memory the host knows nothing about. Asked
-    /// when a kernel is prepared, for every bank of its arguments.
+    /// The rank whose waits look at memory that starts at `address`, or this rank for memory unknown to the host.
+    /// Called for every bank of a kernel's arguments when the kernel is prepared.
     fn owner(&self, address: usize) -> usize;
 
-    /// The bell of a rank. Asked when a kernel is prepared, and looked at until the kernel is dropped: should it be another one
-    /// later, signals ring for nobody.
+    /// The bell of a rank. Called when a kernel is prepared; the engine looks at that bell until the kernel is dropped.
+    /// If the host later uses a different bell, signals wake nobody.
     fn bell(&self, rank: usize) -> Bell<'_>;
 
-    /// Wakes the sleepers of a rank, after a signal to memory it owns. Called only when its [`Bell`] counts some.
+    /// Wakes the sleepers of a rank, after a signal to memory it owns. Called only if its [`Bell`] counts sleepers.
     fn ring(&self, rank: usize);
 
     /// Wakes the sleepers of this rank.
@@ -86,22 +93,23 @@ pub trait WaitHost: Send + Sync {
 /// What a wait is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Awaited {
-    /// The rank that signals there, as the purpose of the parameter says.
+    /// The rank that signals there, according to the purpose of the parameter.
     pub rank: usize,
-    /// Where it looks.
+    /// The address that the wait reads.
     pub address: usize,
 }
 
-/// How signallers see whether a rank sleeps, at the cost of one load: a call per signal would cost three times as much.
+/// Lets signallers check with one load whether a rank sleeps. A call per signal would cost three times as much.
 #[derive(Clone, Copy, Debug)]
 pub struct Bell<'h> {
-    /// Counts the sleepers, among other things.
+    /// A word that counts the sleepers, among other things.
     pub word: &'h AtomicU32,
     /// The bits of the word that are zero while nobody sleeps.
     pub sleepers: u32,
 }
 
-/// The [`WaitHost`] of a launch, or none: then nothing ends a wait but its deadline, and waits sleep for 50 µs at a time.
+/// The [`WaitHost`] of a launch, or none. Without one, only its deadline ends a wait, and waits sleep for 50 µs at a
+/// time.
 #[derive(Clone, Default)]
 pub struct Waits(Option<Arc<dyn WaitHost>>);
 
@@ -111,7 +119,7 @@ impl Waits {
         Waits(Some(host))
     }
 
-    /// No host, as is the default: the signals of such a launch wake nobody.
+    /// No host, the default: signals of such a launch wake nobody.
     pub fn alone() -> Waits {
         Waits(None)
     }
@@ -126,7 +134,7 @@ impl Waits {
         self.0.as_ref().and_then(|host| host.aborted())
     }
 
-    /// The word of a wait that will never be satisfied, if that is known.
+    /// The word that says why a wait will never be satisfied, if that is known.
     #[inline]
     pub(crate) fn in_vain(&self, at: Option<Awaited>) -> Option<u64> {
         self.0.as_ref().zip(at).and_then(|(host, at)| host.in_vain(at))
@@ -148,7 +156,7 @@ impl Waits {
         }
     }
 
-    /// Makes the participants of this rank that sleep look around.
+    /// Makes the sleeping participants of this rank check their waits.
     pub(crate) fn wake(&self) {
         if let Some(host) = &self.0 {
             host.wake();
@@ -162,7 +170,7 @@ impl fmt::Debug for Waits {
     }
 }
 
-/// How a participant with nothing to do passes the time: first it spins, then it lets others run, then it sleeps.
+/// How an idle participant passes the time: it spins, then yields, then sleeps.
 pub(crate) struct Backoff {
     rounds: u32,
     since: Option<Instant>,
@@ -172,34 +180,36 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     const SPINS: u32 = 256;
-    /// So long it lets others run before it sleeps, however often that is: beside others that want the processor each time is a slice of
-    /// theirs. With sleep after some 100 µs 8 MiB in one hop took 475 µs instead of 410 (two virtual processors).
+    /// How long to yield before sleeping, regardless of the number of yields: if others want the processor, each yield
+    /// costs one of their time slices. Sleeping after about 100 µs made 8 MiB in one hop take 475 µs instead of 410 µs
+    /// (two virtual processors).
     const YIELDING: Duration = Duration::from_millis(1);
-    /// Between two looks at what nobody rings for.
+    /// The interval between checks of memory for which nobody rings.
     const SHORT: Duration = Duration::from_micros(50);
-    /// One sleep of a wait; then it looks around, tells its host that it still waits, and begins another.
+    /// The length of one sleep. After it the wait checks again, tells its host that it still waits, and sleeps again.
     const LONG: Duration = Duration::from_millis(20);
-    /// From then on a wait is worth telling others of.
+    /// From this duration on, other ranks are told about a wait.
     const STALLED: Duration = Duration::from_millis(5);
 
     pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
         Backoff { rounds: 0, since: None, deadline, expired: false }
     }
 
-    /// Whether it still spins: then only what is cheapest is looked at.
+    /// True while spinning: then only the cheapest checks are made.
     pub(crate) fn spins(&self) -> bool {
         self.rounds < Self::SPINS
     }
 
-    /// Whether it has waited for so long that others may want to know.
+    /// True if the wait has lasted long enough that other ranks may want to know.
     pub(crate) fn is_stalled(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= Self::STALLED)
     }
 
-    /// Waits a little, or until `ready`; true when the deadline has passed **and** the caller has looked once more since: a thread
-    /// that got no processor for long does not report as missing what arrived meanwhile.
+    /// Waits a little, or until `ready`. Returns true once the deadline has passed **and** the caller has checked again
+    /// since then. So a thread that got no processor for a long time does not report as missing a signal that arrived
+    /// meanwhile.
     ///
-    /// `polls`: something waits in a way that `ready` cannot tell, so sleep only for a moment.
+    /// `polls`: `ready` cannot detect everything that is waited for, so sleep only briefly.
     pub(crate) fn pause(&mut self, waits: &Waits, polls: bool, ready: &mut dyn FnMut() -> bool) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         if self.rounds < Self::SPINS {

@@ -1,14 +1,14 @@
-//! Lines of kernels on a GPU, and what is judged of them.
+//! Status lines of kernels on a GPU, and how they are judged.
 
 use super::Status;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// What crosses from one rank to another in a launch: an operation's data, or a credit for data.
+/// Something that passes from one rank to another in a launch: an operation's data, or a credit for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// Who sends the data.
+    /// The rank that sends the data.
     pub from: usize,
-    /// The operation; of a credit none.
+    /// The operation; `None` for a credit.
     pub operation: Option<u16>,
 }
 
@@ -25,32 +25,33 @@ impl Crossing {
     }
 }
 
-/// What a launch of a rank has with one peer: operations whose data goes there, and comes from there, and credits for such data.
+/// What a rank's launch exchanges with one peer: operations whose data goes to or comes from the peer, and credits for
+/// such data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dealings {
     /// The peer.
     pub peer: usize,
-    /// Of data that this rank sends to it.
+    /// Operations whose data this rank sends to the peer.
     pub sent: Operations,
-    /// Of data that it receives.
+    /// Operations whose data this rank receives from the peer.
     pub received: Operations,
 }
 
-/// Operations of a launch in one direction.
+/// The operations of a launch in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
-    /// There is none.
+    /// No operation.
     None,
-    /// There is no data, but credits for some: of a launch that only gives back, or waits for, slots that earlier launches filled.
+    /// No data, only credits: the launch only returns, or waits for, slots that earlier launches filled.
     Credits,
-    /// It is this one.
+    /// Exactly this operation.
     One(u16),
-    /// There are several: which, is not told.
+    /// Several operations; which ones is not recorded.
     Several,
 }
 
 impl Operations {
-    /// With one more, or with credits. Launches that have data may give credits in any case.
+    /// Adds an operation, or credits if `None`. Launches that have data may give credits in any case.
     pub fn and(self, operation: Option<u16>) -> Operations {
         match (self, operation) {
             (Operations::None, None) => Operations::Credits,
@@ -61,7 +62,8 @@ impl Operations {
         }
     }
 
-    /// Whether something of them may be given: of this operation, or a credit, which any receiver of data may give for what came before.
+    /// True if these may give data of this operation, or a credit. Any receiver of data may give a credit for earlier
+    /// data.
     fn may_give(self, operation: Option<u16>) -> bool {
         match self {
             Operations::None => false,
@@ -74,7 +76,7 @@ impl Operations {
     const SEVERAL: u64 = 0xffff;
     const CREDITS: u64 = 0xfffe;
 
-    /// Sixteen bits: operations have fifteen.
+    /// Sixteen bits, since an operation has fifteen.
     fn to_bits(self) -> u64 {
         match self {
             Operations::None => 0,
@@ -105,61 +107,62 @@ impl Dealings {
     }
 }
 
-/// What the kernels of a rank wait for.
+/// A wait of a rank's kernels.
 #[derive(Clone, Debug)]
 pub struct DeviceWait<'a> {
-    /// The rank that would have to give it.
+    /// The rank that would have to provide what is needed.
     pub peer: usize,
-    /// What is needed. None: a launch of that rank must come before this one starts.
+    /// What is needed. `None`: a launch of that rank must come before this one starts.
     pub needs: Option<Crossing>,
-    /// What their launch has with all its peers.
+    /// What the waiting launch exchanges with all its peers.
     pub has: &'a [Dealings],
-    /// What the launch is.
+    /// Description of the launch.
     pub doing: &'a str,
-    /// Which launch it is, and how many of its waits have gone on before.
+    /// Identifies the launch, and how many of its waits have already ended.
     pub since: (u64, u64),
-    /// Which of its waits for this launch the host is in; 0: it is in none, or not known to be.
+    /// The number of the host's wait for this launch; 0 if it is in none, or not known to be.
     pub host_waits: u64,
 }
 
-/// What the kernels of a rank wait for.
+/// The published wait of a rank's kernels.
 #[repr(C)]
 pub(super) struct DeviceLine {
-    /// As of the host's line.
+    /// Same meaning as in the host's line.
     epoch: AtomicU64,
     peer: AtomicU64,
-    /// Which launch, and how many of its waits have gone on: what is seen of two launches is never taken for one wait.
+    /// The launch, and how many of its waits have ended: observations of two launches are never taken for one wait.
     since: [AtomicU64; 2],
-    /// What is needed: see [`Crossing`]; 0: that the launch starts.
+    /// What is needed, encoded as in [`Crossing`]; 0: the launch needs to start.
     needs: AtomicU64,
-    /// In which of its waits for the launch the host is, if it is in one.
+    /// The number of the host's wait for the launch; 0 if there is none.
     host_waits: AtomicU64,
     pub(super) probe: AtomicU64,
     pub(super) looked: AtomicU64,
-    /// The last wait of the host, by its epoch, in which nothing of the rank was on its GPU.
+    /// Epoch of the host's last wait in which the rank had nothing on its GPU.
     pub(super) idle_in: AtomicU64,
-    /// With how many peers the launch has dealings, of which as many as there is room for are told.
+    /// Number of peers that the launch exchanges data with. The line lists as many of them as fit.
     peers: AtomicU64,
     has: [AtomicU64; MOST_PEERS],
 }
 
-/// Peers of a launch that its line has room for. With more, what it has with the rest is not told, and it is taken to have everything.
+/// Peers of a launch that fit in its line. With more, the rest is unknown, and the launch is taken to have everything
+/// for them.
 const MOST_PEERS: usize = 32;
 
-/// What a line of kernels said at one moment.
+/// The contents of a kernel line at one moment.
 pub(super) struct DeviceSeen {
     pub(super) epoch: u64,
     pub(super) peer: usize,
     pub(super) needs: Option<Crossing>,
-    /// Whether the host of the rank waits until its kernels have ended.
+    /// True if the rank's host waits until its kernels have ended.
     pub(super) host_waits: bool,
-    /// With how many peers it has dealings, and those that it tells of.
+    /// Number of peers the launch exchanges data with; not all of them may be listed.
     peers: usize,
     has: Vec<Dealings>,
 }
 
 impl DeviceSeen {
-    /// Whether this launch, of rank `own`, may give what the launch of another rank needs.
+    /// True if this launch, of rank `own`, may give what a launch of rank `to` needs.
     pub(super) fn may_give(&self, own: usize, to: usize, needs: Crossing) -> bool {
         match self.has.iter().find(|with| with.peer == to) {
             Some(with) if needs.from == own => with.sent.may_give(needs.operation),
@@ -168,19 +171,19 @@ impl DeviceSeen {
         }
     }
 
-    /// Whether the launch waits before it starts. What it has is not told then.
+    /// True if the launch is still waiting to start. What it exchanges is not published then.
     pub(super) fn is_pending(&self) -> bool {
         self.needs.is_none()
     }
 }
 
 impl Status {
-    /// As [`Status::probe`], for what kernels wait for.
+    /// Like [`Status::probe`], for waits of kernels.
     pub(crate) fn device_probe(&self) -> u64 {
         self.words(self.rank).device.0.probe.load(Ordering::Acquire)
     }
 
-    /// Kernels of this rank wait, and looked after the host read `probe`.
+    /// Publishes that kernels of this rank wait, and that they looked after the host read `probe`.
     pub(crate) fn device_waits(&self, wait: &DeviceWait<'_>, probe: u64) {
         let (line, words) = (&self.words(self.rank).device.0, self.words(self.rank));
         let epoch = line.epoch.load(Ordering::Relaxed);
@@ -220,22 +223,22 @@ impl Status {
         }
     }
 
-    /// The wait that this rank's host is in, by its epoch, if it is in one.
+    /// The epoch of the wait that this rank's host is in, if it is in one.
     pub(crate) fn host_waits_since(&self) -> Option<u64> {
-        // Acquire: what is looked at next is looked at in that wait, or later.
+        // Acquire: whatever is checked next is checked during that wait, or later.
         Some(self.words(self.rank).line.0.epoch.load(Ordering::Acquire)).filter(|epoch| epoch % 2 == 1)
     }
 
-    /// Nothing of this rank was on its GPU at a moment after the host was seen in this wait. If it still is, nothing will be until that ends: the
-    /// thread that waits is the only one that can launch.
+    /// Records that this rank had nothing on its GPU at a moment after the host was seen in this wait. If the host is
+    /// still in it, nothing will be there until it ends: the waiting thread is the only one that can launch.
     pub(crate) fn device_is_idle(&self, since: u64) {
         if self.is_still(self.rank, since) {
-            // Release: that all launches have ended, and what they gave, comes before.
+            // Release: the end of all launches, and what they gave, come before this store.
             self.words(self.rank).device.0.idle_in.store(since, Ordering::Release);
         }
     }
 
-    /// What a rank's kernels wait for, if they do.
+    /// The wait of a rank's kernels, if they wait.
     pub(super) fn device_seen(&self, rank: usize) -> Option<DeviceSeen> {
         let line = &self.words(rank).device.0;
         let epoch = line.epoch.load(Ordering::Acquire);

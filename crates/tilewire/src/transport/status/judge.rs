@@ -1,14 +1,16 @@
-//! Which waits never end: of hosts in calls and of kernels on GPUs, judged together. [`super`] has the argument.
+//! Decides which waits never end. Waits of hosts in calls and of kernels on GPUs are judged together; [`super`] has the
+//! argument.
 
 use super::device::DeviceSeen;
 use super::{Kind, Seen, Status, Verdict, Waiting};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-/// What may wait.
+/// Something that can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Party {
-    /// The thread of a rank that has the transport: in a call that tells of its wait, or in one that waits for the rank's kernels.
+    /// The rank's thread that owns the transport, in a call that publishes its wait or in one that waits for the rank's
+    /// kernels.
     Host(usize),
     /// A launch of a rank on a GPU.
     Kernels(usize),
@@ -21,7 +23,7 @@ impl Party {
         }
     }
 
-    /// A place in a list of all.
+    /// Index of this party in a list of all parties.
     fn place(self) -> usize {
         match self {
             Party::Host(rank) => 2 * rank,
@@ -30,44 +32,45 @@ impl Party {
     }
 }
 
-/// Parties that may wait for each other for ever.
+/// Parties that may be waiting for each other forever.
 pub(super) struct Suspicion {
     of: Vec<Suspect>,
 }
 
 struct Suspect {
     party: Party,
-    /// Of its line.
+    /// Epoch of its line.
     epoch: u64,
-    /// The ranks it waits for, as a verdict says it.
+    /// The ranks it waits for, as a verdict reports them.
     peers: Vec<usize>,
-    /// What it has to answer; none of a rank that closes.
+    /// The probe it has to answer; `None` for a closing rank.
     probe: Option<u64>,
 }
 
-/// What was found of kernels of this rank that wait.
+/// The result of judging this rank's waiting kernels.
 pub(crate) enum Found {
-    /// They wait for ever.
+    /// They wait forever.
     Forever(Verdict),
-    /// Nobody comes for whom a launch waits before it starts: it may as well start.
+    /// A launch waits to start for a rank that never comes, so it may as well start.
     NobodyComes,
 }
 
-/// What all lines said, each at one moment.
+/// The contents of all lines, each at one moment.
 struct Lines {
     hosts: Vec<Option<Seen>>,
     kernels: Vec<Option<DeviceSeen>>,
 }
 
-/// What a wait hangs on.
+/// What a wait depends on.
 struct Needs {
     of: Vec<Party>,
-    /// Whether each of them is needed, so that the wait is stuck when one of them is; otherwise any of them may end it.
+    /// True if every one of them is needed, so that the wait is stuck if any one is. Otherwise any of them may end the
+    /// wait.
     each: bool,
 }
 
 impl Needs {
-    /// Whether the wait may be stuck when these may be.
+    /// True if the wait may be stuck, given the parties that may be stuck.
     fn is_stuck(&self, stuck: &[bool]) -> bool {
         let is_stuck = |party: &Party| stuck[party.place()];
         if self.each { self.of.iter().any(is_stuck) } else { self.of.iter().all(is_stuck) }
@@ -75,12 +78,12 @@ impl Needs {
 }
 
 impl Lines {
-    /// What a party's wait hangs on; `None` if it does not wait, or if something else may end its wait.
+    /// What a party's wait depends on; `None` if it does not wait, or if something else may end its wait.
     fn needs(&self, party: Party) -> Option<Needs> {
         let only = |party| Some(Needs { of: vec![party], each: false });
         match party {
             Party::Host(rank) => match &self.hosts[rank] {
-                // It waits for all, and will do nothing whatever they do.
+                // It waits for all ranks, and does nothing more whatever they do.
                 Some(Seen { kind: Kind::Closing, .. }) => Some(Needs { of: Vec::new(), each: false }),
                 Some(Seen { kind, peers, .. }) => {
                     let of: Vec<Party> = peers.iter().map(|&peer| Party::Host(peer)).collect();
@@ -93,7 +96,7 @@ impl Lines {
                 let host = self.hosts.get(*peer)?.as_ref();
                 match (needs, &self.kernels[*peer]) {
                     (_, _) if host.is_some_and(|host| host.kind == Kind::Closing) => only(Party::Host(*peer)),
-                    // A launch that has not started waits for one that the peer's host has yet to make.
+                    // A launch that has not started waits for a launch that the peer's host has yet to make.
                     (None, _) => only(Party::Host(*peer)),
                     (Some(needs), Some(there)) if there.may_give(*peer, rank, *needs) => None,
                     (Some(_), Some(_)) => only(Party::Kernels(*peer)),
@@ -105,12 +108,12 @@ impl Lines {
 }
 
 impl Status {
-    /// Looks for a deadlock that this rank, which waits, is part of. A first call may suspect one, and a later one confirm it.
+    /// Looks for a deadlock that includes this waiting rank. One call may suspect it, and a later call confirm it.
     pub fn judge(&self) -> Option<Verdict> {
         self.confirmed(Party::Host(self.rank), &self.suspicion).map(Verdict::Deadlock)
     }
 
-    /// As [`Status::judge`], for kernels of this rank that wait.
+    /// Like [`Status::judge`], for waiting kernels of this rank.
     pub(crate) fn judge_device(&self) -> Option<Found> {
         let waiting = self.confirmed(Party::Kernels(self.rank), &self.device_suspicion)?;
         let is_pending = self.device_seen(self.rank).is_some_and(|seen| seen.is_pending());
@@ -148,7 +151,7 @@ impl Status {
             Party::Host(_) => &words.line.0.looked,
             Party::Kernels(_) => &words.device.0.looked,
         };
-        // Acquire: the epochs that are read again are not read before.
+        // Acquire: the epochs must be reread after this load, not before.
         probe.is_none_or(|probe| looked.load(Ordering::Acquire) >= probe)
     }
 
@@ -160,7 +163,7 @@ impl Status {
         }
     }
 
-    /// The parties that may wait for each other for ever, if `own` is one, with the probes they have to answer.
+    /// The parties that may wait for each other forever, if `own` is one of them, with the probes they have to answer.
     fn suspect(&self, own: Party) -> Option<Suspicion> {
         let ranks = 0..self.segments.len();
         let (hosts, kernels) = ranks.clone().map(|rank| (self.seen(rank), self.device_seen(rank))).unzip();
@@ -181,7 +184,7 @@ impl Status {
         if !stuck[own.place()] || closes(own) {
             return None;
         }
-        // Only those that this wait hangs on: others may have a deadlock of their own, which they find.
+        // Only those that this wait depends on. Others may have a deadlock of their own, which they find themselves.
         let (mut parties, mut next) = (Vec::new(), vec![own]);
         while let Some(party) = next.pop() {
             if !parties.contains(&party) {
@@ -190,7 +193,7 @@ impl Status {
                 next.extend(of.filter(|party| stuck[party.place()]));
             }
         }
-        // A launch that waits before it starts is no deadlock: its own rank finds out, and starts it.
+        // A launch that is waiting to start is not a deadlock: its own rank finds out and starts it.
         let is_pending = |party: &Party| match party {
             Party::Host(_) => false,
             Party::Kernels(rank) => lines.kernels[*rank].as_ref().is_some_and(DeviceSeen::is_pending),
@@ -203,7 +206,7 @@ impl Status {
             let (words, rank) = (self.words(party.rank()), party.rank());
             let (epoch, peers, probe) = match party {
                 Party::Host(_) => {
-                    // One without a line waits for its kernels, whose line says so, and which are among the suspects.
+                    // A host without a line waits for its kernels. Their line says so, and they are among the suspects.
                     let seen = lines.hosts[rank].as_ref()?;
                     let answers = seen.kind.answers();
                     (
@@ -217,7 +220,7 @@ impl Status {
                     (seen.epoch, vec![seen.peer], Some(&words.device.0.probe))
                 }
             };
-            // Release and acquire: all lines were read before, and what is waited for is looked at after.
+            // AcqRel: all lines were read before, and what is waited for is checked afterwards.
             let probe = probe.map(|probe| probe.fetch_add(1, Ordering::AcqRel) + 1);
             Some(Suspect { party, epoch, peers, probe })
         };

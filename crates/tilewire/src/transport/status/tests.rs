@@ -1,4 +1,4 @@
-//! Lines of several ranks, all on one thread: who looks when is what a test says.
+//! Status lines of several ranks on a single thread, so that each test decides which rank looks when.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn world(ranks: usize) -> Vec<Status> {
     SegmentSet::threads(ranks, 0).unwrap().iter().map(Status::of).collect()
 }
 
-/// One round of a launch that waits for these ranks: what it looks for is not there.
+/// One round of a launch that waits for these ranks and does not find what it needs.
 fn looks(status: &Status, peers: &[usize]) {
     let probe = status.probe();
     status.waits(Kind::Launch, peers, &"a launch", probe);
@@ -36,12 +36,12 @@ fn a_rank_that_has_gone_on_meanwhile_is_no_part_of_a_deadlock() {
     looks(a, &[1]);
     looks(b, &[0]);
     assert_eq!(a.judge(), None);
-    // It had what it waited for, and waits for something else now.
+    // It got what it waited for, and now waits for something else.
     b.goes_on();
     looks(b, &[0]);
     looks(a, &[1]);
     assert_eq!(a.judge(), None, "the suspicion is of another wait");
-    // A rank that sleeps never answers: no number of looks confirms anything.
+    // A sleeping rank never answers, so no number of looks confirms anything.
     for _ in 0..10 {
         looks(a, &[1]);
         assert_eq!(a.judge(), None);
@@ -67,7 +67,7 @@ fn who_waits_for_several_is_stuck_only_if_all_are() {
     assert_eq!(waiting[2].to_string(), "rank 2 waits for all others in close()");
 }
 
-/// One round of a call for the n-th window, as `gathering.rs` does it: whether all have come.
+/// One round of a call for the n-th window, as in `gathering.rs`. Returns true if all ranks have come.
 fn gathers(status: &Status, nth: u64) -> bool {
     let (probe, missing) = (status.probe(), status.missing(nth));
     if !missing.is_empty() {
@@ -104,12 +104,12 @@ fn a_rank_that_has_what_it_waits_for_and_comes_to_the_call_is_no_part_of_a_deadl
     assert!(!gathers(a, nth));
     looks(b, &[0]);
     assert_eq!(a.judge(), None);
-    // What it waited for had been there all along: it looks, goes on, and calls for its window.
+    // What it waited for had been there all along: it looks, continues, and calls for its window.
     b.goes_on();
     assert_eq!(b.calls_for_window(), nth);
     assert_eq!(a.judge(), None);
     assert!(gathers(a, nth) && gathers(b, nth), "all have come");
-    // One that took the call back has not come.
+    // A rank that took its call back has not come.
     b.calls_no_more();
     assert!(!gathers(a, nth));
     assert!(b.calls_for_more(0) && !a.calls_for_more(1));
@@ -127,13 +127,13 @@ fn a_rank_that_came_and_gave_up_is_not_the_one_that_is_late() {
     assert_eq!(late(a, nth), [2]);
     a.calls_no_more();
     assert_eq!((b.missing(nth), late(b, nth)), (vec![0, 2], vec![2]));
-    // It counts again when it comes again, and for a later window as long as it does not come.
+    // It counts again once it comes again, and for a later window as long as it does not come.
     assert_eq!(a.calls_for_window(), nth);
     assert_eq!(b.missing(nth), [2]);
     c.calls_for_window();
     assert_eq!(b.calls_for_window(), nth + 1);
     assert_eq!(late(b, nth + 1), [0, 2]);
-    // All others came and gave up: there is nobody else to name.
+    // All others came and gave up, so there is no one else to name.
     assert_eq!((a.calls_for_window(), c.calls_for_window()), (nth + 1, nth + 1));
     a.calls_no_more();
     c.calls_no_more();
@@ -144,14 +144,14 @@ fn a_rank_that_came_and_gave_up_is_not_the_one_that_is_late() {
 fn a_call_needs_every_rank_and_is_stuck_when_one_of_them_is() {
     let [a, b, c, d] = &world(4)[..] else { unreachable!() };
     let nth = a.calls_for_window();
-    // Rank 1 waits for rank 0, and rank 2 computes: it may come, but rank 1 never will.
+    // Rank 1 waits for rank 0, and rank 2 computes. Rank 2 may come, but rank 1 never will.
     for status in [a, b] {
         assert!(status.judge().is_none());
     }
     let round = || {
         gathers(a, nth);
         looks(b, &[0]);
-        // Rank 3 waits for rank 2, which goes on some day.
+        // Rank 3 waits for rank 2, which continues eventually.
         looks(d, &[2]);
     };
     round();
@@ -201,21 +201,21 @@ fn the_rank_that_is_late_is_at_the_end_of_the_chain() {
     assert_eq!(a.late(1), 3, "a chain that comes round ends before it does");
 }
 
-/// A kernel waits for data of operation `wanted` from `peer`; what its launch has is `has`.
+/// A kernel waits for data of operation `wanted` from `peer`; its launch has `has`.
 fn kernel_waits_for(status: &Status, (peer, wanted): (usize, u16), has: &[Dealings], since: u64, looked: u64) {
     let needs = Some(Crossing { from: peer, operation: Some(wanted) });
     let wait = DeviceWait { peer, needs, has, doing: "a kernel", since: (1, since), host_waits: 0 };
     status.device_waits(&wait, looked);
 }
 
-/// The same of a launch of one operation in both directions, `has`, with every other rank.
+/// The same for a launch that has operation `has` in both directions with every other rank.
 fn kernel_waits(status: &Status, wanted: u16, has: u16, since: u64, looked: u64) {
     let all = both_ways(status, has);
     kernel_waits_for(status, (1 - status.rank, wanted), &all, since, looked);
 }
 
 impl Status {
-    /// What is found of this rank's kernels, all of which have started.
+    /// Judges this rank's kernels, all of which have started.
     fn judge_kernels(&self) -> Option<Verdict> {
         match self.judge_device() {
             Some(Found::NobodyComes) => panic!("a kernel that runs has started"),
@@ -248,7 +248,7 @@ fn kernels_that_need_what_the_others_launch_has_not_are_found_and_those_of_one_o
 #[test]
 fn waits_of_different_launches_are_not_one_wait() {
     let [a, b] = &world(2)[..] else { unreachable!() };
-    // Both are always seen in the same kind of wait, of launch after launch.
+    // Both are always seen in the same kind of wait, but in launch after launch.
     for launch in 0..20 {
         let (pa, pb) = (a.device_probe(), b.device_probe());
         kernel_waits(a, 5, 5, launch, pa);
@@ -257,7 +257,8 @@ fn waits_of_different_launches_are_not_one_wait() {
     }
 }
 
-/// Three ranks, each in a launch that waits for the next one's; `has` says what the launch of each has. What rank 0 finds in some rounds.
+/// Three ranks, each in a launch that waits for the next rank's. `has` says what each launch has. Returns what rank 0
+/// finds in a few rounds.
 fn ring_of_kernels(has: impl Fn(&Status) -> Vec<Dealings>, answers: [bool; 3]) -> Option<Verdict> {
     let all = world(3);
     let mut found = None;
@@ -282,7 +283,7 @@ fn a_cycle_of_three_kernels_in_three_operations_is_found_when_all_have_looked_ag
         let answers = [0, 1, 2].map(|rank| rank != slow);
         assert_eq!(ring_of_kernels(own, answers), None, "rank {slow} may be about to go on");
     }
-    // Launches that have nothing with the rank that waits: receives, in a ring.
+    // Launches that have nothing with the rank that waits for them: receives, in a ring.
     let receives = |status: &Status| {
         let received = Operations::One(5 + status.rank as u16);
         vec![Dealings { peer: (status.rank + 1) % 3, sent: Operations::None, received }]
@@ -301,7 +302,7 @@ fn a_launch_that_may_have_what_is_needed_breaks_the_chain() {
         assert_eq!(of(vec![with(Operations::One(needed))]), None, "its other parts may be at work");
         assert_eq!(of(vec![with(Operations::Several)]), None);
         assert!(of(vec![with(Operations::One(99))]).is_some());
-        // More peers than there is room for: what it has with the rest is not known.
+        // More peers than the line has room for: what the launch has with the rest is unknown.
         let many = |first: usize| {
             let with = |peer| Dealings { peer, sent: Operations::None, received: Operations::None };
             (first..first + 40).map(with).collect::<Vec<_>>()
@@ -311,8 +312,8 @@ fn a_launch_that_may_have_what_is_needed_breaks_the_chain() {
     }
 }
 
-/// Rank 0 waits for a credit of rank 1, whose launch has `given` for data of rank 0 and waits for an operation that rank 0's does not have.
-/// What rank 0 finds in some rounds.
+/// Rank 0 waits for a credit of rank 1. Rank 1's launch has `given` for rank 0's data and waits for an operation that
+/// rank 0's launch does not have. Returns what rank 0 finds in a few rounds.
 fn waits_for_a_credit(given: Operations) -> Option<Verdict> {
     let [a, b] = &world(2)[..] else { unreachable!() };
     let mut found = None;
@@ -340,7 +341,7 @@ fn a_kernel_that_hangs_on_a_cycle_or_on_a_rank_that_closes_is_stuck() {
     let all = world(3);
     let mut found = None;
     for _ in 0..3 {
-        // 0 waits for 1; 1 and 2 for each other.
+        // Rank 0 waits for rank 1; ranks 1 and 2 wait for each other.
         for (rank, peer) in [(0, 1), (1, 2), (2, 1)] {
             let probe = all[rank].device_probe();
             kernel_waits_for(&all[rank], (peer, 5 + rank as u16), &both_ways(&all[rank], 5 + rank as u16), 0, probe);
@@ -364,10 +365,10 @@ fn a_kernel_that_hangs_on_a_cycle_or_on_a_rank_that_closes_is_stuck() {
     assert_eq!(waiting[2].to_string(), "rank 2 waits for all others in close()");
 }
 
-/// A rank of which kernels may wait, and its host too: who looks when is what a test says.
+/// A rank whose kernels and host may both wait. Each test decides which of them looks when.
 struct Mixed<'s> {
     status: &'s Status,
-    /// In which wait for its kernels the host is.
+    /// The number of the host's wait for its kernels.
     host_waits: u64,
     since: u64,
 }
@@ -377,7 +378,7 @@ impl Mixed<'_> {
         Mixed { status, host_waits: 1, since: 0 }
     }
 
-    /// One round of a kernel that waits for operation 5 of a peer, and has it with all.
+    /// One round of a kernel that waits for operation 5 of a peer, and has that operation with all ranks.
     fn kernel(&self, peer: usize) {
         let (status, needs) = (self.status, Some(Crossing { from: peer, operation: Some(5) }));
         let (has, since) = (both_ways(status, 5), (1, self.since));
@@ -385,7 +386,7 @@ impl Mixed<'_> {
         status.device_waits(&wait, status.device_probe());
     }
 
-    /// One round of a first meeting with a peer; nothing is on the GPU, if `idle`.
+    /// One round of a first meeting with a peer. If `idle`, nothing is on the GPU.
     fn meets(&self, peer: usize, idle: bool) {
         let probe = self.status.probe();
         self.status.waits(Kind::Meeting, &[peer], &"a meeting", probe);
@@ -395,7 +396,7 @@ impl Mixed<'_> {
     }
 }
 
-/// Some rounds of two ranks; what either finds.
+/// A few rounds of two ranks; returns what either finds.
 fn rounds(all: &[Status], mut round: impl FnMut(&[Status])) -> Option<Verdict> {
     let mut found = None;
     for _ in 0..5 {
@@ -405,7 +406,7 @@ fn rounds(all: &[Status], mut round: impl FnMut(&[Status])) -> Option<Verdict> {
     found
 }
 
-/// What is found of a kernel of rank 0 whose host waits for it, and of a host that waits for rank 0 as `host` says.
+/// Judges a kernel of rank 0 whose host waits for it, together with a rank 1 whose host behaves as `host` says.
 fn kernel_and_host(host: impl Fn(&Status)) -> Option<Verdict> {
     rounds(&world(2), |all| {
         Mixed::new(&all[0]).kernel(1);
@@ -447,19 +448,19 @@ fn a_kernel_and_a_host_that_wait_for_each_other_are_found() {
 
 #[test]
 fn a_kernel_and_a_host_of_which_one_may_go_on_are_no_deadlock() {
-    // The peer has something on its GPU, which may give what the kernel needs.
+    // The peer has something on its GPU, which may provide what the kernel needs.
     assert_eq!(kernel_and_host(|status| Mixed::new(status).meets(0, false)), None);
-    // It had nothing there in an earlier wait, and has launched since.
+    // It had nothing there in an earlier wait, but has launched since.
     let earlier = |status: &Status| {
         Mixed::new(status).meets(0, true);
         status.goes_on();
         Mixed::new(status).meets(0, false);
     };
     assert_eq!(kernel_and_host(earlier), None);
-    // Its host does not wait, or for a rank that does not.
+    // Its host does not wait, or waits for a rank that does not.
     assert_eq!(kernel_and_host(|_| ()), None);
     assert_eq!(kernel_and_host(|status| status.device_is_idle(1)), None);
-    // The host of the kernel's rank does something else, and may come to the meeting.
+    // The host of the kernel's rank is doing something else, and may come to the meeting.
     let works = |host_waits| {
         rounds(&world(2), |all| {
             Mixed { host_waits, ..Mixed::new(&all[0]) }.kernel(1);
@@ -472,7 +473,8 @@ fn a_kernel_and_a_host_of_which_one_may_go_on_are_no_deadlock() {
 
 #[test]
 fn a_kernel_and_a_host_that_were_seen_in_several_waits_are_no_deadlock() {
-    // All wait whenever they are looked at, but not in one wait: of the kernel, of the host for it, of the host at the meeting.
+    // All are waiting whenever they are checked, but one is not in a single wait: the kernel, its host, or the host at
+    // the meeting.
     for changes in 0..3 {
         let mut turn = 0;
         let found = rounds(&world(2), |all| {
@@ -512,13 +514,14 @@ fn a_cycle_through_kernels_and_hosts_of_several_ranks_is_found() {
             Mixed::new(&all[2]).meets(0, true);
         })
     };
-    // What is on rank 0's GPU is not needed by anybody.
+    // No rank needs what is on rank 0's GPU.
     for first_idle in [true, false] {
         let Some(Verdict::Deadlock(waiting)) = cycle(first_idle) else { panic!("nothing found") };
         let found: Vec<_> = waiting.iter().map(|it| (it.rank, it.peers.clone())).collect();
         assert_eq!(found, [(0, vec![1]), (1, vec![2]), (2, vec![0])]);
     }
-    // A kernel waits for one that waits for a host that waits for the first: of the two kernels only the first one's host waits.
+    // A kernel waits for a second kernel, which waits for a host that waits for the first. Only the first kernel's host
+    // waits for it.
     let found = rounds(&world(3), |all| {
         Mixed::new(&all[0]).kernel(1);
         let has = [Dealings { peer: 2, sent: Operations::None, received: Operations::One(5) }];
@@ -583,7 +586,7 @@ fn all_ranks_are_told_the_verdict_that_was_first() {
     assert_eq!(a.verdict(Cause { code: AbortCode::Died, ..cause }), None);
 }
 
-/// The rank that was first has written all texts, and is interrupted before it has set all words.
+/// The first rank has written all texts, and is interrupted before it has set all abort words.
 #[test]
 fn a_rank_that_finds_out_second_also_ends_all_waits_with_the_verdict_that_was_first() {
     let ranks = world(5);

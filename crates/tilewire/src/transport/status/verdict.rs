@@ -1,14 +1,14 @@
-//! What is found of ranks that wait: in words, for all ranks, and as the text that travels.
+//! Findings about waiting ranks: their wording, and the text form sent to all ranks.
 
 use super::super::abort::AbortCode;
 use std::fmt;
 
-/// A rank that waits, in a verdict.
+/// A waiting rank in a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// The rank.
     pub rank: usize,
-    /// For these; none where it waits for all others.
+    /// The ranks it waits for; empty if it waits for all others.
     pub peers: Vec<usize>,
     /// What it is doing: the operation and its source line.
     pub doing: String,
@@ -30,32 +30,32 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// What was found: no launch on this transport can go on after it.
+/// What was found. No launch on this transport can continue after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
     /// These ranks wait for each other.
     Deadlock(Vec<Waiting>),
-    /// Two ranks launched different operations, one in place of the other.
+    /// Two ranks launched different operations where the same one was expected.
     OtherOperation {
         /// The rank that found out, and its operation.
         here: (usize, String),
-        /// The other.
+        /// The other rank, and its operation.
         there: (usize, String),
     },
-    /// Two ranks say different things of one operation.
+    /// Two ranks disagree about one operation.
     Mismatch(Box<Difference>),
 }
 
-/// What two ranks say differently.
+/// A disagreement between two ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Difference {
-    /// What they differ in.
+    /// What they disagree about.
     pub what: String,
-    /// The rank that found out: what it says, and its operation.
+    /// The rank that found out: its value, and its operation.
     pub here: (usize, [String; 2]),
-    /// The other.
+    /// The other rank: its value, and its operation.
     pub there: (usize, [String; 2]),
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The words of two ranks that say different things of one operation.
+/// Writes the message for two ranks that disagree about one operation.
 pub(crate) fn mismatch(
     f: &mut fmt::Formatter<'_>,
     what: &str,
@@ -88,7 +88,7 @@ pub(crate) fn mismatch(
     )
 }
 
-/// The words of two operations, one in place of the other.
+/// Writes the message for two different operations where the same one was expected.
 pub(crate) fn other_operation(
     f: &mut fmt::Formatter<'_>,
     (rank, here): (&dyn fmt::Display, &str),
@@ -101,7 +101,7 @@ pub(crate) fn other_operation(
     )
 }
 
-/// The words of a deadlock.
+/// Writes the message for a deadlock.
 pub(crate) fn deadlock(f: &mut fmt::Formatter<'_>, waiting: &[Waiting]) -> fmt::Result {
     write!(f, "the ranks wait for each other:")?;
     waiting.iter().try_for_each(|waiting| write!(f, "\n  {waiting}"))?;
@@ -163,7 +163,7 @@ impl Verdict {
         }
     }
 
-    /// The code under which ranks are told of it.
+    /// The abort code that announces this verdict to the ranks.
     pub(super) fn code(&self) -> AbortCode {
         match self {
             Verdict::Deadlock(_) => AbortCode::Deadlocked,
@@ -172,13 +172,13 @@ impl Verdict {
     }
 }
 
-/// Bytes of a field in the text that travels. The most there are, five, fit the text of a verdict together with two ranks: a text that
-/// is cut elsewhere could not be read.
+/// Most bytes of a field in the text form. The largest number of fields, five, fits into a verdict's text together with
+/// two ranks. A text cut anywhere else could not be decoded.
 const FIELD: usize = 400;
-/// Ends a field that is cut.
+/// Marks the end of a field that was cut.
 const CUT: char = '…';
 
-/// A field of the text that travels.
+/// Encodes one field of the text form.
 fn one_line(text: &str) -> String {
     let mut line = text.replace(['\n', '\t'], " ");
     if line.len() > FIELD {
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_field_by_field() {
-        // Most numbers of bytes end inside a character.
+        // Most byte lengths end inside a character.
         let long = "ä€".repeat(500);
         let sides = |rank| (rank, [long.clone(), format!("x{long}")]);
         let difference = Difference { what: long.clone(), here: sides(1_000_000), there: sides(1_000_001) };

@@ -1,27 +1,36 @@
-//! Two copies in turns: what a rank sends, and what it keeps.
+//! Two interleaved copies: the data a rank sends, and the data it keeps.
 //!
-//! If it is the same it is read once, which pays even in the cache. And where one goes around the cache and the other does not, memory is read (what is about to be overwritten) and written all the
-//! time. AMD EPYC, two ranks at once, each to itself and to the other, microseconds, one after the other / in turns:
+//! If both have the same source it is read only once, which pays even in the cache. If one goes around the cache and
+//! the other through it, interleaving keeps memory busy with reads (of lines about to be overwritten) and writes all
+//! the time. The table shows an AMD EPYC with two ranks running simultaneously, each copying to itself and to the
+//! other. Times are in microseconds, one after the other / interleaved:
 //!
 //! | | 1 MiB | 2 MiB | 4 MiB | 8 MiB | 32 MiB |
 //! |---|---|---|---|---|---|
-//! | the same, through the cache | 52 / 44 | 121 / 93 | 333 / 292 | 1168 / 1026 | 9027 / 8276 |
-//! | the same, kept through it, sent around it | 100 / 80 | 203 / 159 | 438 / 313 | 1117 / 840 | 7191 / 5276 |
-//! | the same, around it | 152 / 154 | 307 / 302 | 609 / 605 | 1214 / 1204 | 5642 / 5005 |
-//! | others, through the cache | 44 / 51 | 93 / 107 | 467 / 488 | 1699 / 2046 | 8134 / 8646 |
-//! | others, kept through it, sent around it | 99 / 77 | 197 / 154 | 475 / 353 | 1398 / 1329 | 6890 / 6158 |
-//! | others, around it | 150 / 151 | 302 / 299 | 606 / 604 | 1272 / 1239 | 5570 / 4684 |
+//! | same source, through the cache | 52 / 44 | 121 / 93 | 333 / 292 | 1168 / 1026 | 9027 / 8276 |
+//! | same source, kept through it, sent around it | 100 / 80 | 203 / 159 | 438 / 313 | 1117 / 840 | 7191 / 5276 |
+//! | same source, around it | 152 / 154 | 307 / 302 | 609 / 605 | 1214 / 1204 | 5642 / 5005 |
+//! | two sources, through the cache | 44 / 51 | 93 / 107 | 467 / 488 | 1699 / 2046 | 8134 / 8646 |
+//! | two sources, kept through it, sent around it | 99 / 77 | 197 / 154 | 475 / 353 | 1398 / 1329 | 6890 / 6158 |
+//! | two sources, around it | 150 / 151 | 302 / 299 | 606 / 604 | 1272 / 1239 | 5570 / 4684 |
 //!
-//! That was in small pages. In huge ones others of 8 MiB, kept through the cache and sent around it, take 1020 in turns, and 1250 around it; of 10 MiB both 1590, of 16 MiB 2690 and 2540.
+//! Those figures are for small pages. In huge pages, two sources interleaved take:
+//!
+//! | | 8 MiB | 10 MiB | 16 MiB |
+//! |---|---|---|---|
+//! | kept through the cache, sent around it | 1020 | 1590 | 2690 |
+//! | around it | 1250 | 1590 | 2540 |
 
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::LINE;
 use super::{Level, Stores, copy};
 
-/// Copies `bytes` bytes to each of two places, from one or two others, and tells whether non-temporal stores were used, as [`copy`] does.
+/// Copies `bytes` bytes to each of two places, from one or two sources. Like [`copy`], returns true if non-temporal
+/// stores were used.
 ///
 /// # Safety
-/// Both of `from` are valid for reads and both of `to` for writes of `bytes` bytes, neither of `to` overlaps another range, and `level` is one of [`Level::available`].
+/// Both of `from` are valid for reads and both of `to` for writes of `bytes` bytes, neither of `to` overlaps another
+/// range, and `level` is one of [`Level::available`].
 pub(crate) unsafe fn copy_two(
     to: [*mut u8; 2],
     from: [*const u8; 2],
@@ -36,12 +45,13 @@ pub(crate) unsafe fn copy_two(
     };
     #[cfg(target_arch = "x86_64")]
     {
-        // Up to where the first is at the start of a line.
+        // Up to the first line boundary of the first destination.
         let head = to[0].align_offset(LINE).min(bytes);
         let aligned = (to[1] as usize).wrapping_add(head).is_multiple_of(LINE);
         if level > Level::Baseline && (aligned || stores[1] == Stores::Cached) {
             both(0, head, [Stores::Cached; 2]);
-            // SAFETY: the rest of the caller's ranges; what is streamed starts a line; the caller's level, and Avx512 includes AVX2.
+            // SAFETY: the rest of the caller's ranges. Streamed destinations start on a line. The caller vouches for
+            // the level, and Avx512 includes AVX2.
             let done = unsafe {
                 let (to, from, bytes) = (to.map(|to| to.add(head)), from.map(|from| from.add(head)), bytes - head);
                 match level {
@@ -53,7 +63,7 @@ pub(crate) unsafe fn copy_two(
             return stores.contains(&Stores::Streamed);
         }
     }
-    // Pieces that are in the nearest cache when they are read again.
+    // Small pieces, so that a source is still in the first-level cache when it is read again.
     (0..bytes).step_by(PIECE).fold(false, |streamed, at| streamed | both(at, PIECE.min(bytes - at), stores))
 }
 
@@ -64,16 +74,17 @@ mod x86 {
     use super::{LINE, Stores};
     use std::arch::x86_64::*;
 
-    /// Bytes to one place before the other has its turn. Nothing is fetched ahead: the processor does that, and with instructions for it this took as long or longer,
-    /// in huge pages and in small ones (8 MiB in huge pages near / far: 1.06 / 0.71 ms with, 1.02 / 0.63 without).
+    /// Bytes to one place before switching to the other. We do not prefetch: the processor does, and prefetch
+    /// instructions made it no faster or slower, in huge pages and in small ones (8 MiB in huge pages near / far: 1.06
+    /// / 0.71 ms with, 1.02 / 0.63 without).
     const TURN: usize = 4 * LINE;
 
     macro_rules! turns {
         ($name:ident, $features:literal, $vector:ty, $load:ident, $store:ident, $stream:ident) => {
-            /// Copies whole turns; gives how many bytes of each that was.
+            /// Copies whole turns. Returns how many bytes of each copy are done.
             ///
             /// # Safety
-            /// As for [`super::copy_two`]; the processor has the features; what is streamed starts a line.
+            /// As for [`super::copy_two`]; the processor has the features; streamed destinations start on a line.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name(
                 to: [*mut u8; 2],
@@ -85,7 +96,7 @@ mod x86 {
                 type Turn = [$vector; TURN / W];
 
                 /// # Safety
-                /// A turn can be read there.
+                /// A turn can be read from `from`.
                 #[inline]
                 #[target_feature(enable = $features)]
                 unsafe fn load(from: *const u8) -> Turn {
@@ -94,7 +105,7 @@ mod x86 {
                 }
 
                 /// # Safety
-                /// A turn can be written there, and it is aligned if STREAMED.
+                /// A turn can be written to `to`, which is aligned if STREAMED.
                 #[inline]
                 #[target_feature(enable = $features)]
                 unsafe fn store<const STREAMED: bool>(to: *mut u8, turn: Turn) {
@@ -108,7 +119,7 @@ mod x86 {
                 }
 
                 /// # Safety
-                /// As for the function around; `bytes` is a multiple of a turn; if SAME there is one source.
+                /// As for the enclosing function; `bytes` is a multiple of a turn; if SAME, both sources are the same.
                 #[target_feature(enable = $features)]
                 unsafe fn run<const FIRST: bool, const SECOND: bool, const SAME: bool>(
                     to: [*mut u8; 2],
@@ -170,7 +181,7 @@ mod tests {
                         let places = [to[0].as_mut_ptr().wrapping_add(at[0]), to[1].as_mut_ptr().wrapping_add(at[1])];
                         let sources = [c, if same { c } else { 12_000 + c }];
                         let from = sources.map(|c| source[c..].as_ptr());
-                        // SAFETY: three vectors with room for so many bytes from there on.
+                        // SAFETY: three vectors with room for `bytes` bytes from these offsets on.
                         let streamed = unsafe { copy_two(places, from, bytes, stores, level) };
                         if streamed {
                             super::super::fence();

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 /// Handler of `LUnary`.
 pub(crate) fn unary(op: UnaryOp, ty: Type, level: Level) -> Handler {
-    // 512-bit vectors pay only where arithmetic outweighs memory by far: they lower the clock, for everything else too.
+    // 512-bit vectors pay off only if arithmetic far outweighs memory: they lower the clock, for all other code too.
     match op {
         UnaryOp::Exp => by_type!(float ty, T => wide_handler_for::<UnaryLanes<Exp, T>>(level)),
         UnaryOp::Log => by_type!(float ty, T => wide_handler_for::<UnaryLanes<Log, T>>(level)),
@@ -26,7 +26,7 @@ pub(crate) fn binary(op: BinaryOp, ty: Type, kind: Kind, level: Level) -> Handle
     match kind {
         Kind::Lane => by_binary!(op, ty, (O, T) => handler_for::<BinaryLanes<O, T>>(level)),
         Kind::Uniform => by_binary!(op, ty, (O, T) => handler_for::<BinaryUniform<O, T>>(level)),
-        // Scales are f32 nearly always: the lowering expands other groups into lanes.
+        // Scales are nearly always f32. The lowering expands other groups into lanes.
         Kind::Group => {
             assert_eq!(ty, Type::F32, "the lowering groups f32 only");
             match op {
@@ -40,7 +40,7 @@ pub(crate) fn binary(op: BinaryOp, ty: Type, kind: Kind, level: Level) -> Handle
     }
 }
 
-/// Whether [`binary`] has a handler with a group on the right.
+/// True if [`binary`] has a handler with a group on the right.
 pub(crate) fn has_group_form(op: BinaryOp, ty: Type) -> bool {
     ty == Type::F32 && matches!(op, BinaryOp::Mul | BinaryOp::Div | BinaryOp::Add | BinaryOp::Sub)
 }
@@ -54,7 +54,7 @@ pub(crate) fn compare(op: CompareOp, ty: Type, kind: Kind, level: Level) -> Hand
     }
 }
 
-/// Handler of `LSelect` of elements of `size` bytes.
+/// Handler of `LSelect` for elements of `size` bytes.
 pub(crate) fn select(size: u8, level: Level) -> Handler {
     match size {
         1 => handler_for::<Select<u8>>(level),
@@ -69,7 +69,8 @@ pub(crate) fn fma(ty: Type, level: Level) -> Handler {
     by_type!(float ty, T => handler_for::<Fma<T>>(level))
 }
 
-/// Whether arithmetic of a type has streaming loops: the type of most large tensors does, and no code is made for the rest.
+/// True if arithmetic of a type has streaming loops. Most large tensors have this type, and other types get no such
+/// code.
 pub(crate) const fn streams(ty: Type) -> bool {
     matches!(ty, Type::F32)
 }
@@ -83,9 +84,10 @@ struct CompareUniform<O, T>(PhantomData<(O, T)>);
 struct Select<W>(PhantomData<W>);
 struct Fma<T>(PhantomData<T>);
 
-// SAFETY, for every `unsafe` in this file: operands are registers, lanes and counts of a verified program, and the verifier
-// checked that each lane's elements have the op's size. A lane points to at least `counts[d]` elements: strip memory by the
-// verifier, tensors by the bounds check of the `Bind` that set the pointer for this strip.
+// SAFETY, for every `unsafe` in this file: operands are registers, lanes and counts of a verified program, and the
+// verifier checked that each lane's elements have the op's size. A lane points to at least `counts[d]` elements: for
+// strip memory the verifier checked this, for tensors the bounds check of the `Bind` that set the pointer for this
+// strip.
 
 impl<O: Unary<T>, T: Element> LaneOp for UnaryLanes<O, T> {
     #[inline(always)]

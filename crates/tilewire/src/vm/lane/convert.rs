@@ -1,4 +1,4 @@
-//! Conversions over a strip, alone and fused with the op beside them.
+//! Conversions over a strip, alone or fused with an adjacent op.
 // The packed blocks are x86 code.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut))]
 
@@ -23,13 +23,13 @@ pub(crate) fn cast(from: Type, to: Type, level: Level) -> Handler {
     }
 }
 
-/// Whether [`widen`] has a handler.
+/// True if [`widen`] has a handler.
 pub(crate) fn has_widen_form(op: BinaryOp, from: Type) -> bool {
     matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Max | BinaryOp::Min)
         && matches!(from, Type::BF16 | Type::F16 | Type::F8E4M3 | Type::F8E5M2)
 }
 
-/// Handler of `LBinaryWiden`: `f32 op f32(narrow)` without a pass of its own for the conversion.
+/// Handler of `LBinaryWiden`: `f32 op f32(narrow)` without a separate pass for the conversion.
 pub(crate) fn widen(op: BinaryOp, from: Type, level: Level) -> Handler {
     fn with<O: Binary<f32> + 'static>(from: Type, level: Level) -> Handler {
         match from {
@@ -50,13 +50,13 @@ pub(crate) fn widen(op: BinaryOp, from: Type, level: Level) -> Handler {
     }
 }
 
-/// Whether [`narrow`] has a handler.
+/// True if [`narrow`] has a handler.
 pub(crate) fn has_narrow_form(op: BinaryOp, to: Type) -> bool {
     matches!(op, BinaryOp::Mul | BinaryOp::Div | BinaryOp::Add)
         && matches!(to, Type::BF16 | Type::F16 | Type::F8E4M3 | Type::F8E5M2 | Type::I8)
 }
 
-/// Handler of `LBinaryNarrow`: `narrow(f32 op f32)`: scale and quantise in one pass.
+/// Handler of `LBinaryNarrow`, `narrow(f32 op f32)`: scales and quantises in one pass.
 pub(crate) fn narrow(op: BinaryOp, to: Type, kind: Kind, level: Level) -> Handler {
     fn with<O: Binary<f32> + 'static>(to: Type, kind: Kind, level: Level) -> Handler {
         match to {
@@ -86,9 +86,9 @@ pub(crate) fn narrow(op: BinaryOp, to: Type, kind: Kind, level: Level) -> Handle
     }
 }
 
-/// What f32 narrows to.
+/// A type that f32 narrows to.
 trait Narrow: Element {
-    /// Whether there is a short form of the conversion.
+    /// True if the conversion has a short form.
     const SHORT: bool = false;
     /// The short form: the element's bits in a word, or for NaN a word with the top bit set.
     fn code_of_number(_: f32) -> u32 {
@@ -114,23 +114,25 @@ impl Narrow for F8E5M2 {
     }
 }
 
-/// `dst[i] = narrow(f(i))`. Bytes are made in the hope that there is no NaN, which their words tell afterwards, and stay 32 bits wide until
-/// a block of them is packed: both together save the compiler's own loop a third of its instructions.
+/// `dst[i] = narrow(f(i))`. Bytes are computed on the assumption that there is no NaN, which their words reveal
+/// afterwards. They stay 32 bits wide until a block of them is packed. Together this saves a third of the instructions
+/// of the compiler's own loop.
 ///
 /// # Safety
-/// `dst` is valid for `n` elements and nothing that `f` reads; `f` may be called for each of 0..n; with `AVX2` the processor has it.
+/// `dst` is valid for `n` elements, and `f` reads none of them; `f` may be called for each of 0..n; with `AVX2` the
+/// processor supports AVX2.
 #[inline(always)]
 unsafe fn narrow_all<T: Narrow, const AVX2: bool>(dst: *mut T, n: usize, f: impl Fn(usize) -> f32)
 where
     f32: CastTo<T>,
 {
     let mut at = 0;
-    // SAFETY: the caller's promise; a block is written where BLOCK elements are left.
+    // SAFETY: the caller's promise; a block is written only if BLOCK elements are left.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if T::SHORT {
             use std::arch::x86_64::*;
-            // Bytes in 32 bits: no pack saturates, but for NaN, whose word stays negative through the first one.
+            // Bytes in 32 bits: no pack saturates, except for NaN, whose word stays negative through the first pack.
             if AVX2 {
                 const BLOCK: usize = 32;
                 let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -182,13 +184,14 @@ struct NarrowLanes<O, T>(PhantomData<(O, T)>);
 struct NarrowUniform<O, T>(PhantomData<(O, T)>);
 struct NarrowGroups<O, T>(PhantomData<(O, T)>);
 
-// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size with at least
-// `counts[d]` elements.
+// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size with
+// at least `counts[d]` elements.
 
 impl<F: CastTo<T>, T: Element> LaneOp for Cast<F, T> {
     #[inline(always)]
     unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above. A bool is read as a byte first: a tensor may hold any byte, and any but 0 is true.
+        // SAFETY: see above. A bool is read as a byte first: a tensor may hold any byte, and every nonzero byte is
+        // true.
         unsafe {
             let i = *pc;
             let (dst, src, n) = (m.lane(i.a), m.lane(i.b), m.counts[i.d as usize]);

@@ -1,4 +1,4 @@
-//! Reductions and prefix sums over groups of neighbouring elements of a strip, and what spreads values over elements.
+//! Reductions and prefix sums over groups of adjacent elements of a strip, and ops that spread values over elements.
 
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
@@ -35,7 +35,7 @@ pub(crate) fn scan(ty: Type, level: Level) -> Handler {
     by_type!(number ty, T => handler_for::<Scan<T>>(level))
 }
 
-/// Handler of `Fill` of elements of `size` bytes.
+/// Handler of `Fill` for elements of `size` bytes.
 pub(crate) fn fill(size: u8, level: Level) -> Handler {
     match size {
         1 => handler_for::<Fill<u8>>(level),
@@ -45,7 +45,7 @@ pub(crate) fn fill(size: u8, level: Level) -> Handler {
     }
 }
 
-/// Handler of `Expand` of elements of `size` bytes.
+/// Handler of `Expand` for elements of `size` bytes.
 pub(crate) fn expand(size: u8, level: Level) -> Handler {
     match size {
         1 => handler_for::<Expand<u8>>(level),
@@ -55,7 +55,7 @@ pub(crate) fn expand(size: u8, level: Level) -> Handler {
     }
 }
 
-/// How the elements of one group become one value.
+/// How the elements of one group are reduced to one value.
 trait Fold<T> {
     /// # Safety
     /// `x` is valid for reads of `n` ≥ 1 elements.
@@ -71,8 +71,8 @@ struct Scan<T>(PhantomData<T>);
 struct Fill<W>(PhantomData<W>);
 struct Expand<W>(PhantomData<W>);
 
-// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size; a lane of elements
-// has at least `counts[d]` of them, a group lane one per `e` of those, rounded up.
+// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size. A
+// lane of elements has at least `counts[d]` of them, a group lane one per `e` of those, rounded up.
 
 impl<T: Number> Fold<T> for Largest {
     #[inline(always)]
@@ -98,7 +98,8 @@ impl Fold<f32> for LargestAbs {
     }
 }
 
-/// `LGroupMaxAbs` with AVX2: the first half of every quantisation, and the compiler makes a chain of branches of it.
+/// `LGroupMaxAbs` with AVX2. It is the first half of every quantisation, and the compiler turns the plain loop into a
+/// chain of branches.
 ///
 /// # Safety
 /// As [`LaneOp::run`], and the processor has AVX2.
@@ -108,7 +109,7 @@ unsafe fn max_abs_avx2(m: &mut Machine, pc: *const Inst) -> *const Inst {
     use std::arch::x86_64::*;
     const WIDTH: usize = 8;
     const ROW: usize = 4 * WIDTH;
-    // SAFETY: as for `Reduce`; vectors are read where ROW elements are left in the group.
+    // SAFETY: as for `Reduce`; a vector is read only if ROW elements are left in the group.
     unsafe {
         let i = *pc;
         let (dst, x) = (m.lane(i.a).cast::<f32>(), m.lane(i.b).cast::<f32>().cast_const());
@@ -116,7 +117,8 @@ unsafe fn max_abs_avx2(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
         for (group, start) in (0..n).step_by(size).enumerate() {
             let (x, len) = (x.add(start), size.min(n - start));
-            // `max(x, most)` gives `most` where x is NaN, so NaN loses, and a magnitude has no -0: it is the whole of `max`.
+            // `max(x, most)` returns `most` if x is NaN, so NaN loses. Magnitudes are never -0, so this implements
+            // `max` fully.
             let mut most = [_mm256_setzero_ps(); 4];
             let mut at = 0;
             while at + ROW <= len {
@@ -134,7 +136,7 @@ unsafe fn max_abs_avx2(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 let x = get(x, k).abs();
                 most = if x > most { x } else { most };
             }
-            // 0 stands for "nothing yet" as well: only a group of nothing but NaN must give NaN.
+            // 0 also stands for "nothing yet". Only a group in which every element is NaN must return NaN.
             if most == 0.0 && (0..len).all(|k| get(x, k).is_nan()) {
                 most = f32::NAN;
             }
@@ -152,7 +154,8 @@ impl<T: Number> Fold<T> for Sum {
     }
 }
 
-/// Folds `x(0), …, x(n - 1)`, n ≥ 1, into several accumulators side by side, so that the compiler uses vectors, then folds those.
+/// Folds `x(0), …, x(n - 1)`, n ≥ 1, into several independent accumulators, so that the compiler uses vectors, then
+/// folds those.
 #[inline(always)]
 fn fold_in_columns<T: Copy>(n: usize, x: impl Fn(usize) -> T, f: impl Fn(T, T) -> T) -> T {
     const COLUMNS: usize = 32;
@@ -174,7 +177,7 @@ fn fold_in_columns<T: Copy>(n: usize, x: impl Fn(usize) -> T, f: impl Fn(T, T) -
     f(fold_halves(columns, &f), rest)
 }
 
-/// Folds a power of two of values, halves onto each other: one after the other would wait for each result in turn.
+/// Folds a power-of-two number of values by halving. A sequential fold would wait for each result in turn.
 #[inline(always)]
 fn fold_halves<T: Copy, const N: usize>(mut x: [T; N], f: impl Fn(T, T) -> T) -> T {
     let mut half = N / 2;
@@ -187,15 +190,16 @@ fn fold_halves<T: Copy, const N: usize>(mut x: [T; N], f: impl Fn(T, T) -> T) ->
     x[0]
 }
 
-/// The sum whose neighbours pair first, level by level. The tree over n elements is the tree over the largest power of two
-/// below n plus the tree over the rest, so blocks can be summed one after the other.
+/// Sums in a tree that pairs neighbours first, level by level. The tree over n elements is the tree over the largest
+/// power of two below n plus the tree over the rest, so blocks can be summed one after the other.
 ///
 /// # Safety
 /// `x` is valid for reads of `n` ≥ 1 elements.
 #[inline(always)]
 unsafe fn pairwise_sum<T: Number>(x: *const T, n: usize) -> T {
     const BLOCK: usize = 64;
-    // Sums of finished blocks, of 2^k blocks at position k: a carry is a pairing one level up, as in adding 1 to a number.
+    // Position k holds the sum of 2^k finished blocks. A carry is a pairing one level up, as in adding 1 to a binary
+    // number.
     let mut pending = [T::default(); 64];
     let blocks = n / BLOCK;
     // SAFETY: the caller's promise.
@@ -210,7 +214,7 @@ unsafe fn pairwise_sum<T: Number>(x: *const T, n: usize) -> T {
             pending[level] = sum;
         }
         let rest = n % BLOCK;
-        // The pending levels join from the smallest up, each on the left of what came later.
+        // Join the pending levels from the smallest up, each to the left of the later sums.
         let mut total = if rest > 0 { Some(block_sum(x.add(blocks * BLOCK), rest)) } else { None };
         for (level, &left) in pending.iter().enumerate() {
             if blocks >> level & 1 == 1 {
@@ -224,7 +228,7 @@ unsafe fn pairwise_sum<T: Number>(x: *const T, n: usize) -> T {
     }
 }
 
-/// The same for at most 64 elements.
+/// Like [`pairwise_sum`], for at most 64 elements.
 ///
 /// # Safety
 /// `x` is valid for reads of `n` elements, 1 ≤ n ≤ 64.
@@ -284,7 +288,7 @@ impl<T: Number> LaneOp for Scan<T> {
                 let len = size.min(n - start);
                 let mut distance = 1;
                 while distance < len {
-                    // Downwards, so that every sum reads what the step before left.
+                    // Downwards, so that every sum reads the values of the previous step.
                     for k in (distance..len).rev() {
                         put(group, k, get(group.cast_const(), k - distance).add(get(group.cast_const(), k)));
                     }
@@ -299,8 +303,8 @@ impl<T: Number> LaneOp for Scan<T> {
 impl<W: Copy> LaneOp for Fill<W> {
     #[inline(always)]
     unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above; a strip never has more elements than `counts[0]` of the first strip, where fills stand, and
-        // the verifier checked that the lane's strip memory holds a whole strip.
+        // SAFETY: see above; fills run in the first strip, and no strip has more elements than its `counts[0]`; the
+        // verifier checked that the lane's strip memory holds a whole strip.
         unsafe {
             let i = *pc;
             let bits = m.reg(i.b);

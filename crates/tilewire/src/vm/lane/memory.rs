@@ -88,8 +88,9 @@ pub(crate) fn affine_index(level: Level) -> Handler {
     handler_for::<AffineIndex>(level)
 }
 
-// SAFETY, for every `unsafe` in this file: operands are those of a verified program; lanes have at least `counts[d]` elements of
-// the op's size; addresses of memory come from `address`, which checked them against the bank, or from a known place.
+// SAFETY, for every `unsafe` in this file: operands are those of a verified program; lanes have at least `counts[d]`
+// elements of the op's size; addresses of memory come from `address`, which checked them against the bank, or from a
+// known place.
 
 /// `Bind`: points a lane at memory.
 pub(crate) unsafe fn bind(m: &mut Machine, pc: *const Inst) -> *const Inst {
@@ -106,7 +107,7 @@ pub(crate) unsafe fn bind(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// `BindStore`: points a lane at memory that the next op writes, around the cache when the `each` is large.
+/// `BindStore`: points a lane at memory that the next op writes, bypassing the cache if the `each` is large.
 pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `bind`.
     unsafe {
@@ -115,19 +116,19 @@ pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst
     }
 }
 
-/// `CopyOut`: a lane to contiguous memory.
+/// `CopyOut`: copies a lane to contiguous memory.
 pub(crate) unsafe fn copy_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `out`.
     unsafe { out(m, pc, m.cursor.stream_from) }
 }
 
-/// `StreamOut`: the same, around the cache when the `each` is large.
+/// `StreamOut`: like `CopyOut`, bypassing the cache if the `each` is large.
 pub(crate) unsafe fn stream_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `out`.
     unsafe { out(m, pc, if m.cursor.streaming { 0 } else { m.cursor.stream_from }) }
 }
 
-/// A lane to contiguous memory, around the cache from `stream_from` bytes on.
+/// Copies a lane to contiguous memory, bypassing the cache from `stream_from` bytes on.
 #[inline(always)]
 unsafe fn out(m: &mut Machine, pc: *const Inst, stream_from: usize) -> *const Inst {
     // SAFETY: see above.
@@ -145,7 +146,8 @@ unsafe fn out(m: &mut Machine, pc: *const Inst, stream_from: usize) -> *const In
     }
 }
 
-/// Copies bytes that may overlap, around the cache from `stream_from` on; tells whether non-temporal stores were used.
+/// Copies bytes that may overlap, bypassing the cache from `stream_from` bytes on. Returns whether it used non-temporal
+/// stores.
 ///
 /// # Safety
 /// Both ranges are valid.
@@ -224,7 +226,7 @@ unsafe fn load_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
         match rectangle(m, i.e, rows, cols) {
             Ok(from) => {
                 let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
-                // Into strip memory, which is read at once: never around the cache.
+                // Never bypass the cache here: the target is strip memory, which is read immediately.
                 move_rectangle::<W>(packed, (from.start, from.row, from.col), (rows, cols), usize::MAX, m.level);
                 pc.add(1)
             }
@@ -266,9 +268,10 @@ unsafe fn move_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
     }
 }
 
-/// Copies a rectangle of elements between two layouts (start, row stride, column stride in bytes) that do not overlap: by rows where both are
-/// contiguous along rows, by the transpose kernel where one is contiguous along columns, else one by one. Around the cache from `stream_from` bytes on; tells whether
-/// that is still to be fenced.
+/// Copies a rectangle of elements between two layouts (start, row stride, column stride in bytes) that do not overlap.
+/// It copies by rows if both are contiguous along rows, uses the transpose kernel if one is contiguous along columns,
+/// and otherwise goes element by element. Bypasses the cache from `stream_from` bytes on, and returns whether those
+/// stores still need a fence.
 ///
 /// # Safety
 /// Every element of both rectangles is valid; the two do not overlap.
@@ -309,16 +312,17 @@ unsafe fn move_rectangle<W: Copy>(
     streamed
 }
 
-/// An index as the machine reads it.
+/// An index type.
 trait Index: Copy + Default {
-    /// What an index is compared with, in its own width so that the check runs at full vector width.
+    /// The bound of an index, in the index's own width so that the check runs at full vector width.
     type Bound: Copy;
     fn wide(self) -> i64;
     /// The bound for a buffer of `len` elements.
     fn bound(len: u64) -> Self::Bound;
     /// Whether `0 <= self < len`.
     fn below(self, bound: Self::Bound) -> bool;
-    /// Two neighbouring indices that are not negative, read at once where they fit a register: a gather is bound by its loads.
+    /// Reads two adjacent non-negative indices, with a single load if they fit in a register: loads limit the speed of
+    /// a gather.
     ///
     /// # Safety
     /// `from` is valid for reads of two indices.
@@ -333,7 +337,7 @@ impl Index for i32 {
     }
     #[inline(always)]
     fn bound(len: u64) -> u32 {
-        // A negative index is 2^31 or more as unsigned, beyond every bound.
+        // As unsigned, a negative index is 2^31 or more, beyond every bound.
         len.min(1 << 31) as u32
     }
     #[inline(always)]
@@ -382,7 +386,7 @@ impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
                 Err(what) => return fault(m, pc, what),
             };
             if access.unit != access.width {
-                // Byte offsets: rare, and each must be aligned as well.
+                // Byte offsets are rare, and each must also be aligned.
                 for k in 0..n {
                     match element(access, i.e, start, get(index, k).wide()) {
                         Ok(from) => put(dst, k, from.cast::<W>().read_unaligned()),
@@ -392,8 +396,8 @@ impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
                 return pc.add(1);
             }
             let len = I::bound(access.bytes / access.width as u64);
-            // Indices are checked on a copy and used from there: the lane may be a tensor that somebody else writes, and a second
-            // read could give another index.
+            // Check a copy of the indices and use the copy. The lane may be a tensor that another thread writes, so a
+            // second read could return a different index.
             const STRIP: usize = 512;
             let mut checked = [I::default(); STRIP];
             for first in (0..n).step_by(STRIP) {
@@ -477,7 +481,7 @@ impl LaneOp for AffineIndex {
             let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
             let (row, col) = (m.reg(access.row_stride) as i64, m.reg(access.col_stride) as i64);
             if access.group != 0 {
-                // Several strides at once: one by one, from the definition.
+                // Several strides together: compute each index from the definition.
                 let (base, each_group) = (m.reg(access.base) as i64, m.reg(access.group_stride) as i64);
                 for k in 0..rows * cols {
                     let (r, c) = ((m.cursor.row as usize + k / cols) as i64, (m.cursor.col as usize + k % cols) as i64);
@@ -515,7 +519,8 @@ pub(crate) trait FetchAdd: Copy + Default {
 impl FetchAdd for u32 {
     #[inline(always)]
     unsafe fn fetch_add(at: *mut u8, x: u32) -> u32 {
-        // SAFETY: the caller's promise. Every order the language knows is at most AcqRel, which x86 gives for free.
+        // SAFETY: the caller's promise. No order in the kernel language is stronger than AcqRel, which x86 provides for
+        // free.
         unsafe { AtomicU32::from_ptr(at.cast()).fetch_add(x, Ordering::AcqRel) }
     }
 }
@@ -534,7 +539,7 @@ unsafe fn atomic_lanes_of<W: FetchAdd>(m: &mut Machine, pc: *const Inst) -> *con
         let i = *pc;
         let access = m.access(i.e);
         let (dst, x, index) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<W>(), m.lane(i.c).cast::<i64>());
-        // Earlier streamed stores of this thread must not be overtaken by a releasing atomic.
+        // A releasing atomic must not overtake earlier streamed stores of this thread.
         if std::mem::take(&mut m.streamed) {
             copy::fence();
         }

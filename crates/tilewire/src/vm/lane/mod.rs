@@ -1,9 +1,9 @@
 //! Lane ops: loops over a strip of elements, compiled once per instruction-set level.
 //!
-//! A [`LaneOp`] is written once, in plain Rust, generic over element type and scalar function; [`handler_for`] wraps it in a function for
-//! each [`Level`] so that the compiler vectorises the same loop for SSE2 and AVX2, and heavy arithmetic for AVX-512 too. Elements are read and written
-//! through raw, possibly unaligned pointers: a lane may be bound to a tensor that another lane of the same op is bound to
-//! as well (`x += y` in place), which references would forbid.
+//! A [`LaneOp`] is written once, in plain Rust, generic over element type and scalar function. [`handler_for`] wraps it
+//! in a function for each [`Level`], so that the compiler vectorises the same loop for SSE2 and AVX2, and heavy
+//! arithmetic for AVX-512 too. Elements are read and written through raw, possibly unaligned pointers. Two lanes of an
+//! op may be bound to the same tensor (`x += y` in place), which references would forbid.
 
 pub(crate) mod arithmetic;
 pub(crate) mod convert;
@@ -17,19 +17,19 @@ use super::machine::{Handler, Inst, Machine};
 
 /// The body of a lane handler.
 pub(crate) trait LaneOp {
-    /// Runs over the current strip and gives the next instruction. `AVX2` says whether it is compiled for AVX2, for the few that
-    /// use its instructions by name.
+    /// Runs over the current strip and returns the next instruction. `AVX2` is true if this instance is compiled for
+    /// AVX2, for the few ops that use its instructions by name.
     ///
     /// # Safety
-    /// `pc` is an instruction of the verified program `m` runs, with the operands this op's opcode states; with `AVX2` the processor has
-    /// it.
+    /// `pc` is an instruction of the verified program that `m` runs, with the operands that this op's opcode states.
+    /// With `AVX2`, the processor supports AVX2.
     unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst;
 }
 
 /// The handler of an op at a level, with vectors of at most 256 bits.
 ///
-/// 512-bit vectors lower the processor's clock for a while, and with it the speed of all that follows: beside AVX-512 arithmetic a
-/// plain f32 scale of 64 KiB went from 50 to 37 GB/s (Ice Lake). So they are for [`wide_handler_for`] only.
+/// 512-bit vectors lower the processor's clock for a while, which slows all code that follows. Beside AVX-512
+/// arithmetic, a plain f32 scale of 64 KiB went from 50 to 37 GB/s (Ice Lake). So only [`wide_handler_for`] uses them.
 pub(crate) fn handler_for<K: LaneOp>(level: Level) -> Handler {
     match level {
         Level::Baseline => baseline::<K>,
@@ -40,7 +40,7 @@ pub(crate) fn handler_for<K: LaneOp>(level: Level) -> Handler {
     }
 }
 
-/// The handler of an op that is nothing but arithmetic: up to 512 bits.
+/// The handler of a purely arithmetic op: vectors of up to 512 bits.
 pub(crate) fn wide_handler_for<K: LaneOp>(level: Level) -> Handler {
     match level {
         #[cfg(target_arch = "x86_64")]
@@ -92,7 +92,7 @@ pub(crate) unsafe fn put<T: Copy>(p: *mut T, i: usize, x: T) {
     unsafe { p.add(i).write_unaligned(x) }
 }
 
-/// `dst[i] = f(a[i])`. Where `dst` is `a`, the loop says so: the compiler's overlap check would choose scalar code.
+/// `dst[i] = f(a[i])`. In place (`dst == a`) has its own loop: the compiler's overlap check would choose scalar code.
 ///
 /// # Safety
 /// All pointers are valid for `n` elements.
@@ -142,22 +142,23 @@ pub(crate) unsafe fn map2<A: Copy, B: Copy, D: Copy>(
     }
 }
 
-/// `dst[i] = f(i)` around the cache: whole lines are computed in registers and written with non-temporal stores, the ends
-/// with ordinary ones. `source` is what `f` reads in order; it is fetched ahead, because the hardware's prefetcher loses track between the
-/// stores. `f` must not read what `dst` is: the lowering streams only to memory the `each` does not load.
+/// `dst[i] = f(i)`, bypassing the cache. Whole lines are computed in registers and written with non-temporal stores,
+/// the ends with ordinary ones. `source` is the memory that `f` reads in order. It is prefetched, because the
+/// hardware's prefetcher loses track between the stores. `f` must not read from `dst`: the lowering streams only to
+/// memory that the `each` does not load.
 ///
 /// # Safety
 /// `dst` is valid for `n` elements, and `f` may be called for each of 0..n.
 #[inline(always)]
 pub(crate) unsafe fn stream<D: Copy, A>(dst: *mut D, source: *const A, n: usize, f: impl Fn(usize) -> D) {
     const LINE: usize = 64;
-    /// Lines computed before they are stored: enough loads in flight to cover the memory's latency.
+    /// Lines computed before they are stored: enough loads in flight to cover the memory latency.
     const LINES: usize = 4;
     let per_line = LINE / size_of::<D>();
     let (misaligned, odd) = (dst as usize % LINE, dst as usize % size_of::<D>());
     // SAFETY: the caller's promise; `to_line` writes `per_line` elements each time, which the loop keeps inside `n`.
     unsafe {
-        // Where no element starts a line nothing can be streamed.
+        // If no element starts at a line boundary, nothing can be streamed.
         let head = if odd != 0 { n } else { ((LINE - misaligned) % LINE / size_of::<D>()).min(n) };
         (0..head).for_each(|i| put(dst, i, f(i)));
         let mut at = head;
@@ -181,13 +182,13 @@ pub(crate) unsafe fn stream<D: Copy, A>(dst: *mut D, source: *const A, n: usize,
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Asks for `bytes` bytes that lie 2 KiB after `from`; any address will do.
+/// Prefetches `bytes` bytes that lie 2 KiB after `from`; any address is allowed.
 #[inline(always)]
 fn fetch_ahead(from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch of any address has no effect but on the cache.
+        // SAFETY: a prefetch of any address affects only the cache.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(2048 + line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -198,7 +199,7 @@ fn fetch_ahead(from: *const u8, bytes: usize) {
 /// `dst` is valid for 64 bytes and aligned to 64.
 #[inline(always)]
 unsafe fn to_line(dst: *mut u8, line: &Line) {
-    // SAFETY: the caller's promise; every x86-64 has these instructions.
+    // SAFETY: the caller's promise; every x86-64 processor has these instructions.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         for k in 0..4 {

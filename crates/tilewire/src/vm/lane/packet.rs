@@ -1,5 +1,5 @@
-//! Packets: 16 bytes `{d32, flag, d32, flag}`, each 8-byte half written and read by one atomic access, so that the flag vouches
-//! for the data beside it without any fence.
+//! Packets: 16 bytes `{d32, flag, d32, flag}`. Each 8-byte half is written and read by one atomic access, so the flag
+//! vouches for the data beside it without any fence.
 
 use super::super::address::{bank, contiguous, element, fault, first_index, from_base};
 use super::super::control::prepare_signal;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `PacketPut`
 pub(crate) unsafe fn packet_put(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: operands of a verified program; lanes have `counts[d]` elements; the address is checked; the launch checked that packet areas
-    // are aligned to 16.
+    // SAFETY: operands of a verified program; lanes have `counts[d]` elements; the address is checked; the launch
+    // checked that packet areas are aligned to 16.
     unsafe {
         let i = *pc;
         let access = m.access(i.e);
@@ -29,7 +29,7 @@ pub(crate) unsafe fn packet_put(m: &mut Machine, pc: *const Inst) -> *const Inst
             let x = get(data, k);
             store(at, (x & 0xffff_ffff) | flag, (x >> 32) | flag);
         }
-        // One ring for the strip; without elements nobody has checked the bank, and nobody is told.
+        // One ring for the strip. With no elements, the bank was not checked, and nobody is woken.
         if start.is_ok() {
             ring(m, i.e);
         }
@@ -54,9 +54,10 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
     }
 }
 
-/// `PacketSend`. One word at a known place, where each nanosecond counts; all else elsewhere, so that this needs no stack.
+/// `PacketSend`. Handles one word at a known place, where each nanosecond counts. All other cases are in a separate
+/// function, so that this one needs no stack.
 pub(crate) unsafe fn packet_send(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: as for `packet_put_row`; a known place is as good as a check, and the words have one as well. There is no strip: both
+    // SAFETY: as for `packet_put_row`; a known place, which the words have too, needs no check. There is no strip: both
     // begin at their base.
     unsafe {
         let i = *pc;
@@ -94,7 +95,7 @@ unsafe fn packet_send_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// `PacketGetRow`: as `PacketGet`.
+/// `PacketGetRow`, which blocks as `PacketGet` does.
 pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_put_row`.
     unsafe {
@@ -113,7 +114,8 @@ pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const 
     }
 }
 
-/// `PacketReceive`: as `PacketGet`. One packet at a known place that is there; all else elsewhere, as for [`packet_send`].
+/// `PacketReceive`, which blocks as `PacketGet` does. Handles one packet at a known place that has already arrived; all
+/// other cases are in a separate function, as for [`packet_send`].
 pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_send`.
     unsafe {
@@ -134,7 +136,7 @@ pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const 
     }
 }
 
-/// `PacketReceive` of any number of packets, anywhere, which may have to be waited for.
+/// `PacketReceive` of any number of packets, anywhere, which may have to wait.
 #[inline(never)]
 unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_send`.
@@ -145,7 +147,7 @@ unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
             return pc.add(1);
         }
         match (from_base(m, i.e, count as usize), from_base(m, i.e + 1, count as usize)) {
-            // One packet: nothing between its arrival and the end.
+            // For one packet, nothing comes between its arrival and the end.
             (Ok(packet), Ok(word)) if count == 1 => {
                 let packet = packet.cast();
                 let x = look(packet, flag).or_else(|| {
@@ -176,7 +178,8 @@ unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// How the flags of packets of access `e` become those that travel. Of a bank that does not exist any: who uses it faults.
+/// How flags of packets of access `e` become the flags that are sent. For a bank that does not exist the result is
+/// arbitrary: using that bank faults.
 ///
 /// # Safety
 /// `e` is an access of the verified program of `m`.
@@ -191,7 +194,7 @@ unsafe fn flags(m: &Machine, e: i32) -> FlagStamp {
     }
 }
 
-/// Wakes who may sleep on packets of access `e`, which has been checked.
+/// Wakes ranks that may sleep on packets of access `e`.
 ///
 /// # Safety
 /// `e` is an access of the verified program of `m`, and its bank was checked.
@@ -204,7 +207,7 @@ unsafe fn ring(m: &Machine, e: i32) {
     }
 }
 
-/// Writes neighbouring packets.
+/// Writes adjacent packets.
 ///
 /// # Safety
 /// `first` is valid for `count` packets, aligned to 16, and `data` for `count` words.
@@ -223,7 +226,7 @@ pub(crate) unsafe fn write_row(m: &Machine, first: *mut u64, data: *const u64, c
     }
 }
 
-/// Reads neighbouring packets; gives the number of the first that does not carry the flag in time.
+/// Reads adjacent packets. Returns the index of the first that does not carry the flag in time.
 ///
 /// # Safety
 /// As for [`write_row`], with `data` valid for writes.
@@ -249,7 +252,7 @@ pub(crate) unsafe fn read_row(
     }
 }
 
-/// `PacketGet`: stops as blocked while a packet lacks the flag; run again, it starts over, which reads the same data.
+/// `PacketGet`: stops as blocked while a packet lacks the flag. When run again it starts over, and reads the same data.
 pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_put`.
     unsafe {
@@ -277,14 +280,14 @@ pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst
 /// Fewer packets than this are moved one by one.
 const PAIRS_FROM: usize = 4;
 
-/// Packets by twos, in vectors of 32 bytes. Halves of a packet stay whole, as with [`store`]: processors with AVX move a vector in
-/// pieces of at least sixteen bytes, and packets are aligned to that.
+/// Packets in pairs, in vectors of 32 bytes. Each half of a packet stays whole, as with [`store`]: processors with AVX
+/// move a vector in pieces of at least sixteen bytes, and packets are aligned to that.
 #[cfg(target_arch = "x86_64")]
 mod pairs {
     use std::arch::asm;
     use std::arch::x86_64::*;
 
-    /// Writes the packets of an even number of words; gives how many.
+    /// Writes the packets of an even number of words and returns how many it wrote.
     ///
     /// # Safety
     /// The processor has AVX2; `to` is valid for `count` packets, aligned to 16, and `data` for `count` words.
@@ -293,7 +296,7 @@ mod pairs {
         let flags = _mm256_set1_epi32(flag as i32);
         let even = count & !1;
         for k in (0..even).step_by(2) {
-            // SAFETY: the caller's promise. In assembly, since peers read meanwhile; see `store`.
+            // SAFETY: the caller's promise. In assembly, since peers read concurrently; see `store`.
             unsafe {
                 let words = _mm_loadu_si128(data.add(k).cast());
                 // d0 d1 d2 d3 ▶ d0 d1 . . d2 d3 . . ▶ d0 f d1 f d2 f d3 f
@@ -306,7 +309,7 @@ mod pairs {
         even
     }
 
-    /// Reads packets from the first on, by twos, until one does not carry the flag in time; gives how many.
+    /// Reads packets in pairs, from the first on, until one does not carry the flag in time. Returns how many it read.
     ///
     /// # Safety
     /// As for [`put`], with `data` valid for writes.
@@ -319,13 +322,13 @@ mod pairs {
             let mut left = looks;
             let packets = loop {
                 let packets: __m256i;
-                // SAFETY: the caller's promise. In assembly, since peers write meanwhile; see `store`.
+                // SAFETY: the caller's promise. In assembly, since peers write concurrently; see `store`.
                 unsafe {
                     asm!("vmovdqu {x}, ymmword ptr [{at}]", at = in(reg) from.add(2 * k), x = out(ymm_reg) packets,
                          options(nostack, preserves_flags, readonly));
                 }
                 let equal = _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(packets, flags)));
-                // The flags are the odd ones of eight.
+                // The flags are the odd ones of the eight words.
                 if equal & 0b1010_1010 == 0b1010_1010 {
                     break packets;
                 }
@@ -343,7 +346,7 @@ mod pairs {
     }
 }
 
-/// The data of a packet that carries the flag, if it does so in time.
+/// The data of a packet, if it carries the flag in time.
 ///
 /// # Safety
 /// `at` is valid for 16 bytes and aligned to 16.
@@ -360,7 +363,7 @@ unsafe fn poll(at: *mut u64, flag: u32, mut looks: u32) -> Option<u64> {
     }
 }
 
-/// The data of a packet that carries the flag.
+/// The data of a packet, if it carries the flag now.
 ///
 /// # Safety
 /// As for [`poll`].
@@ -383,7 +386,7 @@ unsafe fn block(m: &mut Machine, pc: *const Inst, at: *mut u64, packet: i64, fla
         let e = (*pc).e;
         let (low, high) = load(at);
         let (first, second) = ((low >> 32) as u32, (high >> 32) as u32);
-        // If both have come meanwhile, the next look finds them.
+        // If both halves have arrived meanwhile, the next look finds them.
         let (half, seen) = if first != flag { (at, first) } else { (at.add(1), second) };
         let (stamp, bank) = (flags(m, e), m.access(e).bank.map(|reg| m.reg(reg) as i64));
         if stamp.look(seen, flag) == Look::Other {
@@ -418,17 +421,17 @@ unsafe fn write(at: *mut u64, x: u64, flag: u32) {
     unsafe { store(at, (x & 0xffff_ffff) | high, (x >> 32) | high) }
 }
 
-/// Writes both halves, on x86-64 by one instruction: between two the receiver, which polls the line, would take it away, and the second
-/// half would have to fetch it back. That each half is whole, which is all that is relied on, holds for it as well: processors with
-/// SSE2 write aligned vectors in pieces of at least eight bytes.
+/// Writes both halves, on x86-64 with one instruction. Between two instructions, the polling receiver would take the
+/// line away, and the second store would have to fetch it back. We rely only on each half being whole, and that holds
+/// here too: processors with SSE2 write aligned vectors in pieces of at least eight bytes.
 ///
 /// # Safety
 /// `at` is valid for 16 bytes and aligned to 16.
 #[inline(always)]
 unsafe fn store(at: *mut u64, low: u64, high: u64) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise. In assembly, since peers read the bytes at the same time, which the language allows only to
-    // atomic accesses, and knows none of this size; the compiler takes it for an access to memory it knows nothing about.
+    // SAFETY: the caller's promise. In assembly, since peers read the bytes concurrently. The language allows that only
+    // for atomic accesses, and has none of this size. The compiler treats the assembly as an access to unknown memory.
     unsafe {
         use std::arch::x86_64::_mm_set_epi64x;
         std::arch::asm!(

@@ -1,16 +1,17 @@
-//! Whole rows from one place in memory to another, outside any `each`: what an `each` that only copies becomes, and bulk copies.
+//! Moves whole rows from one place in memory to another, outside any `each`: for an `each` that only copies, and for
+//! bulk copies.
 
 use super::super::address::{contiguous, contiguous_from, fault, from_base};
 use super::super::copy::{self, Stores};
 use super::super::machine::{Inst, Machine};
 use super::memory::move_bytes;
 
-// SAFETY, for every `unsafe` in this file: operands are those of a verified program; addresses of memory come from `address`, which checked them against the bank, or
-// from a known place.
+// SAFETY, for every `unsafe` in this file: operands are those of a verified program; addresses of memory come from
+// `address`, which checked them against the bank, or from a known place.
 
-/// `Bulk`: on a CPU the asynchronous copy happens at once.
+/// `Bulk`: on a CPU the asynchronous copy happens immediately.
 pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. The cursor is reset: a bulk copy stands outside any `each`, and its accesses have no strides.
+    // SAFETY: see above. The cursor is reset: a bulk copy is outside any `each`, and its accesses have no strides.
     unsafe {
         let i = *pc;
         let count = m.reg(i.a) as i64;
@@ -23,7 +24,7 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
             (Ok(from), Ok(to)) => {
                 let bytes = count as usize * m.access(i.e).width as usize;
                 if move_bytes(m, to, from, bytes, m.stream_from) {
-                    // There is nothing left for a `BulkWait` to do.
+                    // So that a `BulkWait` has nothing left to do.
                     copy::fence();
                 }
                 pc.add(1)
@@ -35,7 +36,8 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
 
 /// `CopyRow`
 pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. It stands outside any `each`: there is no strip, and the elements begin at the base of each access.
+    // SAFETY: see above. It is outside any `each`: there is no strip, and the elements begin at the base of each
+    // access.
     unsafe {
         let i = *pc;
         let count = m.reg(i.a);
@@ -46,7 +48,7 @@ pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// `CopyRow` from and to any banks.
+/// `CopyRow` between arbitrary banks.
 #[inline(never)]
 unsafe fn copy_row_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `copy_row`.
@@ -63,7 +65,7 @@ unsafe fn copy_row_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// The rest of `CopyRow`.
+/// The part of `CopyRow` after the bounds checks.
 ///
 /// # Safety
 /// `pc` is a `CopyRow` of the verified program of `m`, and its elements at `from` and `to` are in bounds.
@@ -108,7 +110,7 @@ pub(crate) unsafe fn copy_two_rows(m: &mut Machine, pc: *const Inst) -> *const I
         m.passed += 1;
         let (from, to) = ([places[0].cast_const(), places[2].cast_const()], [places[1], places[3]]);
         let bytes = count as usize * m.access(i.e).width as usize;
-        // No bank is more than half of what can be addressed.
+        // This cannot overflow: no bank is larger than half the address space.
         let stored = 2 * bytes;
         let timed = stored as u64 >= m.pace.from();
         if timed {
@@ -136,7 +138,8 @@ pub(crate) unsafe fn copy_two_rows(m: &mut Machine, pc: *const Inst) -> *const I
     }
 }
 
-/// Messages up to so many bytes have the lines of the next slot fetched: of larger ones the copy itself hides it.
+/// The lines of the next slot are prefetched for messages of up to this many bytes. For larger ones the copy itself
+/// hides the latency.
 pub(crate) const FETCHED: usize = 16 << 10;
 
 /// `FetchSlot`
@@ -147,7 +150,7 @@ pub(crate) unsafe fn fetch_slot(m: &mut Machine, pc: *const Inst) -> *const Inst
         let bytes = (m.reg(i.a) as usize).saturating_mul(m.access(i.e).width as usize);
         if bytes <= FETCHED {
             let index = (m.reg(i.b) & m.reg(i.c)).wrapping_mul(m.reg(i.d)) as i64;
-            // Where there is no such slot there is nothing to fetch.
+            // If there is no such slot, there is nothing to prefetch.
             if let Ok(start) = contiguous_from(m, i.e, index, m.reg(i.a) as usize) {
                 copy::prefetch_all_for_write(start, bytes);
             }

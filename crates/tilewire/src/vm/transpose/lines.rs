@@ -1,9 +1,10 @@
 //! Transposition by whole lines, with the 512-bit vectors of AVX-512.
 //!
-//! Where [tiles](super) take 16 bytes of a source row at a time, and come back to its line for the rest, this loads a line once. A **square** is a line on a side,
-//! and is done in parts. Each takes 16 vectors of 16 words: a word holds an element of f32, or two of bf16, of one column in two source rows, made by unpacking
-//! the lines of those. The 16 × 16 words are transposed by four rounds: two within the 16-byte lanes of the vectors, two of whole lanes. Every
-//! vector is a whole line of the result then.
+//! [Tiles](super) take 16 bytes of a source row at a time and return to its line for the rest. This module loads each
+//! line once. A **square** is one line on a side and is processed in parts. Each part takes 16 vectors of 16 words. A
+//! word holds one f32 element, or two bf16 elements of the same column in two source rows, made by unpacking the lines
+//! of those rows. Four rounds transpose the 16 × 16 words: two within the 16-byte lanes of the vectors, two of whole
+//! lanes. Every vector is then a whole line of the result.
 //!
 //! ```text
 //!   bf16, part 0: lines of 32 source rows        16 vectors                            16 lines of the result
@@ -12,25 +13,28 @@
 //!    ..                                           ..                                    ..
 //! ```
 //!
-//! By tiles / by lines, two threads of an AMD EPYC at once, each in the better order, GB/s:
+//! GB/s by tiles / by lines, with two threads of an AMD EPYC running simultaneously, each in the better order:
 //!
 //! | | 128 × 128 | 512 × 512 | 1024 × 1024 | 1456 × 1456 | 4096 × 4096, streamed |
 //! |---|---|---|---|---|---|
 //! | f32 | 51 / 50 | 25 / 27 | 14 / 18 | 9.2 / 10.7 | 9.9 / 10.2 |
 //! | bf16 | 43 / 47 | 28 / 29 | | | 7.3 / 10.4 (2048 × 2048) |
 //!
-//! Bytes in four parts were no faster than by tiles.
+//! Bytes, in four parts, were no faster than by tiles.
 
 use super::{LINE, Matrix};
 use crate::vm::copy::fence;
 use std::arch::x86_64::*;
 
-/// Columns of the result that are written at a time, a multiple of every square's. Down it always is: along result rows, two ranks that write chunks side by side took 32 µs for
-/// 256 KiB instead of 16. Each of the 16 stores of a part then goes to rows that are always as far apart, the processor fetches ahead of that, it seems, and so takes lines away
-/// from whoever writes the next chunk. So did a prefetch of source rows beyond the end (64 KiB 7 µs instead of 3.6).
+/// Columns of the result written at a time, a multiple of every square's side. The order is always down. Along result
+/// rows, two ranks that write adjacent chunks took 32 µs for 256 KiB instead of 16 µs. There the 16 stores of a part go
+/// to rows at a constant distance. The processor apparently prefetches along that stride, and so takes lines away from
+/// the rank that writes the next chunk. Prefetching source rows beyond the end had the same effect (64 KiB: 7 µs
+/// instead of 3.6 µs).
 const BAND: usize = 256;
 
-/// Transposes the whole squares of a matrix, whose elements are 2, 4 or 8 bytes; gives how many rows and columns that was.
+/// Transposes the whole squares of a matrix with elements of 2, 4 or 8 bytes. Returns how many rows and columns they
+/// cover.
 ///
 /// # Safety
 /// The promises of [`super::transpose`] hold for `m` with elements of `SIZE` bytes; the processor has the features.
@@ -38,7 +42,7 @@ const BAND: usize = 256;
 pub(super) unsafe fn squares<const SIZE: usize>(m: Matrix) -> (usize, usize) {
     let side = LINE / SIZE;
     let (rows, cols) = (m.rows / side * side, m.cols / side * side);
-    // SAFETY: the caller's promises; whole squares of the matrix; `streams` has tested the alignment.
+    // SAFETY: the caller's promises; these are whole squares of the matrix; `streams` has checked the alignment.
     unsafe {
         if m.streams() {
             down::<SIZE, true>(m, rows, cols);
@@ -50,10 +54,11 @@ pub(super) unsafe fn squares<const SIZE: usize>(m: Matrix) -> (usize, usize) {
     (rows, cols)
 }
 
-/// Down the result, [`BAND`] columns at a time.
+/// Goes down the result, [`BAND`] columns at a time.
 ///
 /// # Safety
-/// As for [`squares`]; rows and cols are whole squares of the matrix; if STREAMED, rows of the result start at a multiple of a line.
+/// As for [`squares`]; rows and cols cover whole squares of the matrix; if STREAMED, rows of the result start at a
+/// multiple of a line.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn down<const SIZE: usize, const STREAMED: bool>(m: Matrix, rows: usize, cols: usize) {
     let side = const { LINE / SIZE };
@@ -63,7 +68,8 @@ unsafe fn down<const SIZE: usize, const STREAMED: bool>(m: Matrix, rows: usize, 
                 // SAFETY: the square at (r, c) lies in the matrix.
                 unsafe {
                     let (to, from) = (m.dst.add(r * m.dst_stride + c * SIZE), m.src.add(c * m.src_stride + r * SIZE));
-                    // The next lines of these rows, if there are any: what lies behind may be somebody else's.
+                    // Prefetch the next lines of these rows, if there are any: memory beyond the end may belong to
+                    // another rank.
                     if r + side < rows {
                         for k in 0..side {
                             _mm_prefetch::<_MM_HINT_T0>(from.add(k * m.src_stride + LINE).cast());
@@ -82,10 +88,11 @@ unsafe fn down<const SIZE: usize, const STREAMED: bool>(m: Matrix, rows: usize, 
     }
 }
 
-/// One part of a square of elements of 2 or 4 bytes.
+/// Transposes one part of a square of elements of 2 or 4 bytes.
 ///
 /// # Safety
-/// A line can be read at each of `LINE / SIZE` rows of the source, and written at as many of the result, aligned if STREAMED. The part is less than `4 / SIZE`.
+/// A line can be read at each of `LINE / SIZE` rows of the source, and written at as many rows of the result, aligned
+/// if STREAMED. The part is less than `4 / SIZE`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn words<const SIZE: usize, const STREAMED: bool>(
@@ -103,14 +110,14 @@ unsafe fn words<const SIZE: usize, const STREAMED: bool>(
             _ => _mm512_unpackhi_epi16(line(2 * k), line(2 * k + 1)),
         };
     }
-    // Squares of 4 words, in each lane: vectors k .. k + 4 hold word 0, 1, 2, 3 of the lanes of four rows.
+    // Squares of 4 words in each lane: vectors k .. k + 4 then hold word 0, 1, 2, 3 of the lanes of four rows.
     for k in (0..16).step_by(4) {
         let (a, b) = (_mm512_unpacklo_epi32(v[k], v[k + 1]), _mm512_unpackhi_epi32(v[k], v[k + 1]));
         let (c, d) = (_mm512_unpacklo_epi32(v[k + 2], v[k + 3]), _mm512_unpackhi_epi32(v[k + 2], v[k + 3]));
         (v[k], v[k + 1]) = (_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c));
         (v[k + 2], v[k + 3]) = (_mm512_unpacklo_epi64(b, d), _mm512_unpackhi_epi64(b, d));
     }
-    // Squares of 4 lanes, of vectors k, k + 4, k + 8, k + 12: afterwards these are lanes 0, 1, 2, 3 of the four.
+    // Squares of 4 lanes, of vectors k, k + 4, k + 8, k + 12, which then hold lanes 0, 1, 2, 3 of the four.
     for k in 0..4 {
         let (a, b) = (lanes::<0x88>(v[k], v[k + 4]), lanes::<0xdd>(v[k], v[k + 4]));
         let (c, d) = (lanes::<0x88>(v[k + 8], v[k + 12]), lanes::<0xdd>(v[k + 8], v[k + 12]));
@@ -124,7 +131,7 @@ unsafe fn words<const SIZE: usize, const STREAMED: bool>(
     }
 }
 
-/// A square of elements of 8 bytes.
+/// Transposes a square of elements of 8 bytes.
 ///
 /// # Safety
 /// As for [`words`], of 8 rows.
@@ -149,7 +156,7 @@ unsafe fn doubles<const STREAMED: bool>((to, to_stride): (*mut u8, usize), (from
     }
 }
 
-/// Two lanes of the first, then two of the second: the even ones (0x88) or the odd ones (0xdd).
+/// Two lanes of the first vector, then two of the second: the even ones (0x88) or the odd ones (0xdd).
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes<const WHICH: i32>(a: __m512i, b: __m512i) -> __m512i {
