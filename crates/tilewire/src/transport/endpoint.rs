@@ -1,4 +1,5 @@
-//! What lies between this rank and one peer: the kind and size of the link, and the memories a kernel binds to use it.
+//! The connection between this rank and one peer: the kind and size of the link, and the memories a kernel binds to use
+//! it.
 #![forbid(unsafe_code)]
 
 use super::layout::{Geometry, LINE, Layout, block_share};
@@ -7,25 +8,27 @@ use crate::tensor::{Between, Memory, Part, Purpose};
 use std::fmt;
 use std::ops::Range;
 
-/// The constants of the link to one peer, the same on both sides and in all launches: plans of schedules are made of it.
+/// The constants of the link to one peer. They are the same on both sides and in all launches, so schedules are planned
+/// from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkShape {
-    /// What lies between the two ranks.
+    /// What connects the two ranks.
     pub kind: LinkKind,
     /// Bytes of staging that a sender has at the receiver.
     pub staging_bytes: usize,
-    /// Blocks that may talk to the peer in one launch.
+    /// Blocks that may communicate with the peer in one launch.
     pub max_blocks: usize,
-    /// Slots of a block: the largest depth of a pipeline.
+    /// Slots of a block: the largest pipeline depth.
     pub max_slots: usize,
-    /// Bytes of packets that a sender has at the receiver; 0: this link carries no packets.
+    /// Bytes of packets that a sender has at the receiver; 0 if this link carries no packets.
     pub packet_bytes: usize,
-    /// Copies of a role that take the slots of `staged` in turn. One number for the whole world, since each copy keeps counters.
+    /// Copies of a role that take the slots of `staged` in turn. One number for the whole world, because each copy
+    /// keeps counters.
     pub copies: u32,
 }
 
 impl LinkShape {
-    /// A link of this kind in a transport with these constants.
+    /// A link of this kind in a transport with this geometry.
     pub fn of(geometry: &Geometry, kind: LinkKind, copies: u32) -> LinkShape {
         let &Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, packet_bytes, .. } = geometry;
         LinkShape {
@@ -38,7 +41,7 @@ impl LinkShape {
         }
     }
 
-    /// Bytes of staging of one block: the map from blocks to bytes is the same in all launches.
+    /// Bytes of staging of one block. The mapping from blocks to bytes is the same in all launches.
     pub fn block_bytes(&self) -> usize {
         block_share(self.staging_bytes, self.max_blocks)
     }
@@ -49,15 +52,15 @@ impl LinkShape {
     }
 }
 
-/// What lies between two ranks.
+/// What connects two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkKind {
-    /// Nothing: the same device, or the same rank.
+    /// Nothing: they are on the same device, or are the same rank.
     SameDevice,
-    /// A link between GPUs that loads and stores go over.
+    /// A link between GPUs that carries loads and stores.
     Nvlink,
-    /// Memory of one machine.
+    /// Shared memory of one machine.
     Shm,
     /// A network.
     Fabric,
@@ -74,7 +77,8 @@ impl fmt::Display for LinkKind {
     }
 }
 
-/// The memories between this rank and one peer, resolved on the host: what a kernel binds to talk to that peer.
+/// The memories between this rank and one peer, resolved on the host: what a kernel binds to communicate with that
+/// peer.
 ///
 /// ```text
 ///            this rank, as sender                                        the peer, as receiver
@@ -84,19 +88,19 @@ impl fmt::Display for LinkKind {
 ///
 ///  "A ═ its ═ B": A here and B in the peer's endpoint for this rank are the same memory.
 /// ```
-/// Everything in `here` lies in this rank's memory, is written by the peer and polled by this rank. Everything in `there` lies in the
-/// peer's, is written by this rank and polled by the peer. `starts` is this rank's own.
+/// Everything in `here` lies in this rank's memory; the peer writes it and this rank polls it. Everything in `there`
+/// lies in the peer's memory; this rank writes it and the peer polls it. `starts` belongs to this rank alone.
 ///
-/// Slots are [`PeerEndpoint::SLOT_STRIDE`] bytes apart. Slot `s` of block `b` is number `b * max_slots + s` of `tail` and `head`, and
-/// block `b` is number `b` of `packet_head`, `ready` and `done`.
+/// Slots are [`PeerEndpoint::SLOT_STRIDE`] bytes apart. Slot `s` of block `b` has index `b * max_slots + s` in `tail`
+/// and `head`. Block `b` has index `b` in `packet_head`, `ready` and `done`.
 #[derive(Clone, Debug)]
 pub struct PeerEndpoint {
-    /// What the peer writes, in this rank's memory.
+    /// Written by the peer, in this rank's memory.
     pub here: PeerMemory,
-    /// What this rank writes, at the peer.
+    /// Written by this rank, in the peer's memory.
     pub there: There,
-    /// This rank's own counters for the peer, kept across launches: a line per (block, side, copy), its words as
-    /// [`StartWord`](super::layout::StartWord) says.
+    /// This rank's own counters for the peer, kept across launches: one line per (block, side, copy).
+    /// [`StartWord`](super::layout::StartWord) lists the words of a line.
     pub starts: Memory,
 }
 
@@ -106,14 +110,14 @@ pub struct PeerEndpoint {
 pub enum There {
     /// By loads and stores: the peer's memory is mapped here.
     Mapped(PeerMemory),
-    /// By posts: a proxy carries what is put into an outbox. No transport gives this yet.
+    /// By posting: a proxy carries the contents of an outbox. No transport provides this yet.
     Posted(PostedPeer),
 }
 
-/// One rank's part of what lies between two: bytes and signals that the other rank writes.
+/// One rank's share of the memory between two ranks: bytes and signals that the other rank writes.
 #[derive(Clone, Debug)]
 pub struct PeerMemory {
-    /// Staging for what the other rank sends.
+    /// Staging for the data that the other rank sends.
     pub staging: Memory,
     /// Packets that the other rank sends.
     pub packets: Memory,
@@ -126,9 +130,9 @@ pub struct PeerMemory {
 pub struct PostedPeer {
     /// The ring that kernels append descriptors to.
     pub ring: Memory,
-    /// What the proxy calls the peer's staging.
+    /// The proxy's name for the peer's staging.
     pub target: u32,
-    /// Where puts go until they are posted, at the offsets they will have in the peer's staging.
+    /// Holds puts until they are posted, at the offsets they will have in the peer's staging.
     pub outbox: Memory,
 }
 
@@ -136,10 +140,11 @@ impl PeerEndpoint {
     /// Bytes from one slot to the next.
     pub const SLOT_STRIDE: u32 = LINE as u32;
 
-    /// Numbers of operations for kernels of your own. The others are the collectives'.
+    /// Operation numbers for your own kernels are below this. The others belong to the library's transfers and
+    /// collectives.
     pub const OWN_OPERATIONS: u16 = Between::OWN;
 
-    /// The peer's memory, where it is mapped here.
+    /// The peer's memory, if it is mapped here.
     pub fn mapped(&self) -> Option<&PeerMemory> {
         match &self.there {
             There::Mapped(memory) => Some(memory),
@@ -147,12 +152,12 @@ impl PeerEndpoint {
         }
     }
 
-    /// The same memories for a kernel of your own that is operation `operation` of this pair, from 0; both ranks give the same number to
-    /// launches that belong together. A launch that meets one of another number ends with an error on both, instead of taking its data.
-    /// Kernels that say nothing are operation 0.
+    /// The same memories for a kernel of your own that is operation `operation` of this pair, counted from 0. Both
+    /// ranks pass the same number to launches that belong together. A launch that meets a launch with another number
+    /// ends with an error on both ranks, instead of taking its data. Kernels that specify nothing are operation 0.
     ///
     /// # Panics
-    /// From [`OWN_OPERATIONS`](Self::OWN_OPERATIONS) on.
+    /// If `operation` is [`OWN_OPERATIONS`](Self::OWN_OPERATIONS) or more.
     pub fn operation(self, operation: u16) -> PeerEndpoint {
         assert!(operation < Self::OWN_OPERATIONS, "operation {operation}: the largest is {}", Self::OWN_OPERATIONS - 1);
         let there = match self.there {
@@ -162,10 +167,11 @@ impl PeerEndpoint {
         PeerEndpoint { here: self.here.numbered(operation), there, starts: self.starts }
     }
 
-    /// The memories between two ranks whose segments are cut as `layout` says: `mine` is that of `rank`, `theirs` that of `peer`.
+    /// The memories between two ranks whose segments have this `layout`: `mine` is the segment of `rank`, `theirs` that
+    /// of `peer`.
     ///
     /// # Panics
-    /// When there is no such rank, or a segment is smaller than its layout.
+    /// If there is no such rank, or a segment is smaller than its layout.
     pub fn between(layout: &Layout, (rank, mine): (Rank, &Memory), (peer, theirs): (Rank, &Memory)) -> PeerEndpoint {
         let starts = layout.of_peer(&layout.starts(), peer.index());
         PeerEndpoint {
@@ -177,12 +183,12 @@ impl PeerEndpoint {
 }
 
 impl PeerMemory {
-    /// The part of `owner`'s segment that `writer` writes. In a segment it stands under the writer's number.
+    /// The part of `owner`'s segment that `writer` writes. It is indexed by the writer's number.
     fn of(layout: &Layout, (owner, segment): (Rank, &Memory), writer: Rank) -> PeerMemory {
         let (own, other) = (owner.number(), writer.number());
         let at = |range: Range<usize>| segment.part(range.start, range.len());
         let slots = |area: Range<usize>| at(layout.of_peer(&area, writer.index()));
-        // The writer sends what arrives here, and receives what this rank is permitted to send.
+        // The writer sends what arrives here, and receives what this rank may send.
         let arrives = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: other, to: own });
         let permits = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: own, to: other });
         PeerMemory {
@@ -206,14 +212,14 @@ impl PeerMemory {
     }
 }
 
-/// The slots at one rank that one other rank signals. Each has exactly one writer.
+/// The slots at one rank that one other rank signals. Each slot has exactly one writer.
 #[derive(Clone, Debug)]
 pub struct Signals {
     /// TAIL of every (block, slot): data has arrived in the staging here.
     pub tail: Memory,
     /// HEAD of every (block, slot): the slot at the other rank is free again.
     pub head: Memory,
-    /// Of every block: the other rank has read the packets.
+    /// One per block: the other rank has read the packets.
     pub packet_head: Memory,
     /// READY of every block, for `direct`: the other rank's window may be written.
     pub ready: Memory,

@@ -1,4 +1,4 @@
-//! What can go wrong when ranks share memory.
+//! Errors of sharing memory between ranks.
 
 use super::descriptors::DescriptorLimit;
 use crate::tensor::Shortage;
@@ -6,7 +6,8 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-/// Why the segments of a world could not be created. Every rank that still runs gets one, within the deadline.
+/// Why the segments of a world could not be created. Every rank that is still running gets one of these within the
+/// deadline.
 #[non_exhaustive]
 pub enum SegmentError {
     /// The arguments contradict each other.
@@ -14,28 +15,28 @@ pub enum SegmentError {
         /// What is wrong, with the values.
         what: String,
     },
-    /// Ranks that are processes share memory on Linux only.
+    /// Processes can share memory only on Linux.
     Unsupported,
-    /// A segment larger than the address space.
+    /// The segment is larger than the address space.
     TooLarge {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// The memory is not there.
+    /// There is not enough memory.
     NoMemory {
-        /// Bytes of one rank's segment, with its header.
+        /// Bytes of one rank's segment, including its header.
         bytes: usize,
-        /// What all ranks of this machine need and what is left, where that is why it was not even tried.
+        /// What all ranks of this machine need and what is left, if the allocation was not even tried because of that.
         shortage: Option<Shortage>,
     },
-    /// A segment is a file without a name, and no file of this process may be as large.
+    /// A segment is an unnamed file, and this process may not have files of that size.
     FileLimit {
-        /// Bytes asked for, with the header.
+        /// Bytes asked for, including the header.
         bytes: usize,
-        /// Bytes that a file may have.
+        /// The largest file size allowed, in bytes.
         allowed: u64,
     },
-    /// Not enough files may be open for so many ranks.
+    /// The process may not open enough files for this many ranks.
     Descriptors(DescriptorLimit),
     /// A system call failed.
     System {
@@ -44,11 +45,11 @@ pub enum SegmentError {
         /// How it failed.
         source: io::Error,
     },
-    /// The all-gather that was passed in failed.
+    /// The caller's all-gather failed.
     Exchange(Box<dyn Error + Send + Sync>),
-    /// The all-gather gave something else than what the ranks put in.
+    /// The all-gather did not return what the ranks put in.
     Malformed {
-        /// The rank whose part is wrong; `None` when the whole is.
+        /// The rank whose part is wrong; `None` if the result as a whole is wrong.
         rank: Option<usize>,
         /// What is wrong.
         what: String,
@@ -58,24 +59,24 @@ pub enum SegmentError {
         /// Bytes by rank.
         bytes: Vec<u64>,
     },
-    /// Some ranks are on another machine, or in another network namespace, than this one.
+    /// Some ranks are on another machine than this one, or in another network namespace.
     OtherHost {
         /// Those ranks.
         ranks: Vec<usize>,
     },
-    /// A rank died, or gave its sockets up without a word.
+    /// A rank died, or closed its sockets without a message.
     Died {
         /// That rank.
         rank: usize,
     },
-    /// Some ranks did not get as far within the deadline.
+    /// Some ranks did not get this far within the deadline.
     Missing {
         /// Those ranks.
         ranks: Vec<usize>,
         /// The deadline.
         after: Duration,
     },
-    /// A rank gave up, and says why.
+    /// A rank gave up and reported why.
     Peer {
         /// That rank.
         rank: usize,
@@ -85,7 +86,7 @@ pub enum SegmentError {
 }
 
 impl SegmentError {
-    /// Wraps the last error of a system call. (Where `map_err` takes it: `map_err(SegmentError::system("call"))`.)
+    /// Wraps the error of a system call, for `map_err(SegmentError::system("call"))`.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(super) fn system(call: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
         move |source| SegmentError::System { call, source }
@@ -109,8 +110,8 @@ errors! {
             write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
         },
         FileLimit { bytes, allowed } =>
-            "a segment of {bytes} bytes is a file in memory, and files of this process may have {allowed} bytes: \
-             raise the limit (ulimit -f), or ask for less per peer",
+            "a segment of {bytes} bytes is a file in memory, and this process may not have files larger than \
+             {allowed} bytes: raise the limit (ulimit -f), or ask for less per peer",
         Descriptors(limit) => "{limit}",
         System { call, source } => { |f|
             write!(f, "{call} failed: {source}")?;
@@ -131,7 +132,7 @@ errors! {
         ),
         Died { rank } => "rank {rank} died while the ranks shared their segments",
         Missing { ranks, after } => (
-            "{} not share memory within {after:?}: look for what keeps it, or allow more time",
+            "{} not share memory within {after:?}: find out what is holding it up, or allow more time",
             those(ranks, "did", "did")
         ),
         Peer { rank, what } => "rank {rank} gave up: {what}",
@@ -145,7 +146,7 @@ pub(super) fn those(ranks: &[usize], one: &str, many: &str) -> String {
     if ranks.len() == 1 { format!("rank {list} {one}") } else { format!("ranks {list} {many}") }
 }
 
-/// What to do about some errors of the system.
+/// Advice for some system errors.
 #[cfg(target_os = "linux")]
 fn hint(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {

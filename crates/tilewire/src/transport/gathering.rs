@@ -1,17 +1,20 @@
-//! Calls that all ranks of a transport make: who waits there for ranks that are doing something else finds out.
+//! Calls that all ranks of a transport make. A rank that waits in such a call for ranks that are doing something else
+//! finds out.
 //!
 //! ```text
 //!  rank 0: Window::allocate                               rank 1: all_reduce(..).run()
 //!  1  counts the call in its own line
-//!  2  looks whether all lines have counted as many ◀─ no ─ its line: waits for rank 0 in all_reduce at src/main.rs:12:5
-//!     its line: waits for rank 1 in Window::allocate ..   a cycle, which both see and answer: an error on both
-//!  3  all have: they compare and create, over the bootstrap, where nobody who has come leaves the others waiting
+//!  2  checks whether all lines have counted it ◀──── no ─ its line: waits for rank 0 in all_reduce at src/main.rs:12:5
+//!     its line: waits for rank 1 in Window::allocate ..   a cycle, which both see: an error on both
+//!  3  all have: they compare and create, over the bootstrap; no rank that got here leaves the others waiting
 //! ```
-//! The bootstrap alone would do to meet, but a rank that waits there sees nothing else, and nobody sees it.
+//! The bootstrap alone would be enough to meet, but a rank that waits there sees nothing else, and no other rank sees
+//! it.
 //!
-//! A rank that has let go of the transport never comes, so a call that sees this ends: step 3 needs all ranks, and no rank has passed it
-//! while another is in step 2. A rank that calls for a window on *another* transport of its thread has come, to the wrong place: the ranks
-//! compare their transports in step 3, and that is an error on all of them. (Each keeps a list of its thread's transports for it.)
+//! A rank that has let go of the transport never comes, so a call that sees this ends. That is safe because step 3
+//! needs all ranks: no rank has passed it while another is in step 2. A rank that calls for a window on *another*
+//! transport of its thread has come, but to the wrong place. The ranks compare their transports in step 3, which gives
+//! an error on all of them. (Each thread keeps a list of its transports for this.)
 #![forbid(unsafe_code)]
 
 use super::abort::{AbortCode, Cause};
@@ -24,25 +27,27 @@ use super::status::{Kind, Status};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// A wait that has lasted so long is told to others.
+/// A wait is published to the other ranks once it has lasted this long.
 const TELLS: Duration = Duration::from_millis(5);
-/// Between two looks at the lines of all ranks.
+/// Time between two looks at the lines of all ranks.
 const LOOKS: Duration = Duration::from_millis(20);
-/// The longest sleep between two looks at what is waited for.
+/// The longest sleep between two checks of a wait's condition.
 const NAP: Duration = Duration::from_millis(1);
 
-/// A rank lets go of its transport before it tells why, where it fails. That is waited for: it says more than that the rank has left.
+/// When a rank fails, it lets go of its transport before it reports why. We wait this long for the reason, because it
+/// says more than that the rank has left.
 const REASON: Duration = Duration::from_millis(100);
 
-/// A call for a window that all ranks have come to, until it is agreed on.
+/// A window call that all ranks have joined, until they agree on it.
 pub(crate) struct Gathering<'d> {
     desk: &'d Desk,
-    /// Whether it counts: it does not when it expired before all had come.
+    /// False if the call expired before all ranks had come: then it does not count.
     counts: bool,
 }
 
 impl Desk {
-    /// Enters a call for a window, and returns when all ranks have. `doing` is the call in words, with the user's line.
+    /// Enters a window call, and returns when all ranks have entered it. `doing` describes the call, with the user's
+    /// source line.
     pub(crate) fn gather(&self, doing: &str, deadline: Deadline) -> Result<Gathering<'_>, TransportError> {
         let nth = self.status.calls_for_window();
         mark_others(&self.status, true);
@@ -50,7 +55,7 @@ impl Desk {
         let (missing, left) = (RefCell::default(), Cell::new(None));
         let all_came = self.wait_until(deadline, |probe, lasts| {
             let now = self.status.missing(nth);
-            // Of one that is gone the bootstrap knows more.
+            // The bootstrap knows more about a rank that is gone.
             let came = now.is_empty() || now.iter().any(|&rank| self.departures.has_left(rank));
             let gone = self.status.let_go().into_iter().find(|&rank| !calls_elsewhere(&self.status, rank));
             left.set(gone.map(|rank| (rank, left.get().map_or_else(Instant::now, |(_, since)| since))));
@@ -81,8 +86,9 @@ impl Desk {
         Ok(gathering)
     }
 
-    /// Returns when all ranks close the transport or have let go of it. At the deadline gives the ranks that have done neither. The lines
-    /// know them, and the bootstrap does not: ranks that wait here have not come to its barrier.
+    /// Returns when every rank is closing the transport or has let go of it. At the deadline, returns the ranks that
+    /// have done neither. Only the lines know them, not the bootstrap: ranks that wait here have not come to its
+    /// barrier.
     pub(crate) fn wait_closing(&self, deadline: Deadline) -> Result<Vec<usize>, TransportError> {
         let open = RefCell::default();
         let all_came = |_, _| {
@@ -95,8 +101,9 @@ impl Desk {
         Ok(if all_came { Vec::new() } else { open.into_inner() })
     }
 
-    /// Looks until it is true, which it gives, or the deadline is over. `look` gets the probe that was read before it, and whether the wait has
-    /// lasted long enough to tell others. Ends early when the transport breaks: then with the verdict, if there is one.
+    /// Calls `look` until it returns true or the deadline is over, and returns which. `look` gets the probe that was
+    /// read before it, and whether the wait has lasted long enough to publish it. If the transport breaks, ends early
+    /// with an error: the verdict, if there is one.
     fn wait_until(&self, deadline: Deadline, look: impl Fn(u64, bool) -> bool) -> Result<bool, TransportError> {
         let (start, mut nap, mut judged) = (Instant::now(), Duration::from_micros(20), Instant::now());
         loop {
@@ -122,7 +129,8 @@ impl Desk {
 }
 
 impl Gathering<'_> {
-    /// All ranks have compared what they ask for, or not: one whose wait for that expired has not come, and may come again.
+    /// Ends the call with the result of comparing the ranks' requests. A rank whose wait for that expired has not come,
+    /// and may come again.
     pub(crate) fn agreed<T>(mut self, said: Result<T, TransportError>) -> Result<T, TransportError> {
         self.counts = !matches!(said, Err(TransportError::Bootstrap(BootstrapError::Timeout { .. })));
         said
@@ -139,23 +147,23 @@ impl Drop for Gathering<'_> {
 }
 
 thread_local! {
-    /// The lines of this thread's transports.
+    /// The status lines of this thread's transports.
     static LINES: RefCell<Vec<Status>> = const { RefCell::new(Vec::new()) };
 }
 
-/// This thread has a transport with these lines.
+/// Records that this thread has a transport with these lines.
 pub(crate) fn enlist(status: &Status) {
     LINES.with(|lines| lines.borrow_mut().push(status.clone()));
 }
 
-/// It has let go of it.
+/// Records that this thread has let go of that transport.
 pub(crate) fn strike(status: &Status) {
     status.lets_go();
-    // At the end of the thread the list may be gone already.
+    // When the thread ends, the list may already be gone.
     _ = LINES.try_with(|lines| lines.borrow_mut().retain(|other| !other.is(status)));
 }
 
-/// Whether a rank waits for this one in a call for a window on another transport of this thread.
+/// True if a rank waits for this one in a window call on another transport of this thread.
 fn calls_elsewhere(status: &Status, rank: usize) -> bool {
     LINES.with(|lines| lines.borrow().iter().any(|other| !other.is(status) && other.calls_for_more(rank)))
 }

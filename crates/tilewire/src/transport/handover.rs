@@ -1,15 +1,17 @@
 //! Passing every rank's segment to every other rank, and to nobody else.
 //!
-//! Every rank listens, and every rank opens a connection to every other: through it the listener passes its segment to the
-//! opener ([`Packet`] has the order of things). So each pair has two connections, and that is what makes a death certain to be
-//! seen: who dies closes its listener, and opening a connection to it, or reading from one that was opened, fails at once.
-//! Afterwards one of the two stays, as the pair's control socket: the one that the higher rank opened.
+//! Every rank listens, and every rank opens a connection to every other rank. Through it the listener passes its
+//! segment to the opener ([`Packet`] shows the order). So each pair has two connections, which ensures that a death is
+//! seen: a rank that dies closes its listener, and opening a connection to it, or reading from an open one, fails
+//! immediately. Afterwards one of the two connections stays as the pair's control socket: the one that the higher rank
+//! opened.
 //!
-//! A connection counts for nothing until it has shown the token of the rank it connects to, which is on the card that came through the
-//! bootstrap, and it must come from a process of the same user. Strangers are dropped without a word.
+//! A connection is ignored until it has shown the token of the rank it connects to. That token is on the card that came
+//! through the bootstrap. The connection must also come from a process of the same user. Strangers are dropped without
+//! a reply.
 //!
-//! Nobody is done until everybody is: a rank that has mapped all segments says Ready to all, and leaves when all have said so.
-//! A rank that cannot go on says why, so that the error of all ranks names the one that is to blame.
+//! No rank is done until all are: a rank that has mapped all segments says Ready to all, and leaves when all have said
+//! so. A rank that cannot go on says why, so that the error on every rank names the rank at fault.
 
 use super::error::SegmentError;
 use super::mapping::Mapping;
@@ -20,39 +22,39 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Strangers that may hold a connection open at a time; the oldest goes first. A rank's hello comes right behind its
-/// connection, so no rank is ever among the oldest of so many.
+/// Strangers that may hold a connection open at a time; the oldest is dropped first. A rank sends its hello right after
+/// connecting, so no rank is ever among the oldest of this many.
 const MAX_STRANGERS: usize = 64;
 
-/// Connections that may stand in a rank's queue: all ranks may knock before anyone opens; strangers too.
+/// Connections that may wait in a rank's queue: all ranks, and some strangers, may connect before the rank accepts any.
 pub(super) fn backlog(world_size: usize) -> usize {
     world_size + 128
 }
 
-/// Descriptors a handover has open at most: two connections to each peer, strangers, the own segment and listener, and what
-/// comes in between.
+/// The most descriptors that a handover has open: two connections to each peer, strangers, this rank's segment and
+/// listener, and some for temporary use.
 pub(super) fn descriptors(world_size: usize) -> usize {
     2 * world_size + MAX_STRANGERS + 16
 }
 
-/// How soon to knock again at a door with too long a queue.
+/// How soon to connect again to a rank whose queue is full.
 const KNOCK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What a rank brings along.
+/// What a rank brings to the handover.
 pub(super) struct Handover<'a> {
     pub(super) rank: usize,
-    /// The cards of all ranks, checked: all have a door.
+    /// From the cards of all ranks, after checking: every rank has a door.
     pub(super) doors: &'a [Door],
     pub(super) total: usize,
     pub(super) populate: bool,
     pub(super) listener: OwnedFd,
 }
 
-/// The segments of the other ranks, and a control socket to each. Index: the rank; `None` at one's own.
+/// The segments of the other ranks, and a control socket to each. Indexed by rank; `None` for this rank.
 pub(super) type Handed = Vec<Option<(Mapping, OwnedFd)>>;
 
 impl Handover<'_> {
-    /// Does it all; within the deadline there is a result. A rank that has no segment tells the others why.
+    /// Runs the whole handover, which ends within the deadline. A rank that has no segment tells the others why.
     pub(super) fn run(
         self,
         segment: Result<OwnedFd, SegmentError>,
@@ -79,29 +81,29 @@ impl Handover<'_> {
     }
 }
 
-/// The state of the exchange.
+/// The state of the handover.
 struct Table<'a> {
     own: Handover<'a>,
     /// This rank's segment, passed to every peer that is admitted.
     segment: Option<OwnedFd>,
     peers: Vec<Peer>,
-    /// Connections that have not said hello.
+    /// Connections that have not said hello yet.
     strangers: Vec<OwnedFd>,
 }
 
 #[derive(Default)]
 struct Peer {
-    /// The connection from here to it.
+    /// The connection from this rank to the peer.
     opened: Option<OwnedFd>,
-    /// The connection from it to here, once it has shown the token.
+    /// The connection from the peer to this rank, once it has shown the token.
     accepted: Option<OwnedFd>,
     mapping: Option<Mapping>,
     ready: bool,
 }
 
 impl Peer {
-    /// Whether both have what the other has to give. Once true it stays so: a peer that is ready has been accepted, though that
-    /// connection is closed when the peer has left since.
+    /// True if each has what the other has to give. Once true it stays true: a peer that is ready has been accepted,
+    /// even if it has left since and that connection is closed.
     fn has_met(&self) -> bool {
         self.mapping.is_some() && (self.accepted.is_some() || self.ready)
     }
@@ -109,7 +111,7 @@ impl Peer {
 
 impl Table<'_> {
     fn share(&mut self, deadline: Duration) -> Result<(), SegmentError> {
-        // A deadline beyond what the clock can express is none.
+        // A deadline that the clock cannot express is none.
         let until = Instant::now().checked_add(deadline);
         let mut told = false;
         loop {
@@ -136,7 +138,8 @@ impl Table<'_> {
         }
     }
 
-    /// Who is to blame that it is not done: who did not meet this rank; or else who, having met it, did not meet others.
+    /// The ranks that hold up the handover: those that did not meet this rank, or else those that met it but not all
+    /// others.
     fn missing(&self) -> Vec<usize> {
         let (met, strange): (Vec<_>, Vec<_>) = self.others().partition(|&p| self.peers[p].has_met());
         if strange.is_empty() { met.into_iter().filter(|&p| !self.peers[p].ready).collect() } else { strange }
@@ -147,7 +150,8 @@ impl Table<'_> {
         (0..self.peers.len()).filter(move |&peer| peer != rank)
     }
 
-    /// What can have news: everything but the control sockets of peers that are ready, where news is for the monitor.
+    /// The sockets that can have news: all but the control sockets of peers that are ready, whose news is for the
+    /// monitor.
     fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let of = |rank: usize| {
             let peer = &self.peers[rank];
@@ -163,17 +167,17 @@ impl Table<'_> {
         if self.own.rank > rank { (opened, accepted) } else { (accepted, opened) }
     }
 
-    /// Opens the connections that are not open; true when some could not be yet.
+    /// Opens the connections that are not open; true if some could not be opened yet.
     fn open_all(&mut self) -> Result<bool, SegmentError> {
         let mut again = false;
         for rank in self.others() {
-            // Closed on purpose once it is ready.
+            // If the peer is ready, it was closed on purpose.
             if self.peers[rank].opened.is_some() || self.peers[rank].ready {
                 continue;
             }
             match self.open(rank) {
                 Ok(Some(opened)) => self.peers[rank].opened = Some(opened),
-                // A rank binds and listens before it hands out its card: nobody there means nobody there any more.
+                // A rank binds and listens before it hands out its card, so if nobody is there, the rank has gone.
                 Ok(None) => self.last_words(rank)?,
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                     again = true
@@ -184,14 +188,14 @@ impl Table<'_> {
         Ok(again)
     }
 
-    /// Opens the connection to a peer and says hello; `None`: there is no such rank (any more).
+    /// Opens the connection to a peer and says hello; `None` if there is no such rank (any more).
     fn open(&self, rank: usize) -> io::Result<Option<OwnedFd>> {
         let Door { name, token, .. } = &self.own.doors[rank];
         let opened = match socket::connect(name) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             opened => opened?,
         };
-        // A name is free again when its owner dies; another user may have taken it.
+        // A name becomes free when its owner dies; another user may have taken it.
         if !socket::is_same_user(opened.as_fd())? {
             return Ok(None);
         }
@@ -200,9 +204,10 @@ impl Table<'_> {
         Ok(Some(opened))
     }
 
-    /// Accepts who stands in the queue now: as many as fit, so that it ends though others knock faster than it opens.
+    /// Accepts the connections in the queue: at most as many as fit into it, so that this ends even if others connect
+    /// faster than it accepts.
     fn accept(&mut self) -> Result<(), SegmentError> {
-        // The kernel lets one more in than it was told.
+        // The kernel queues one more than it was told.
         for _ in 0..=backlog(self.peers.len()) {
             let accepted = socket::accept(self.own.listener.as_fd()).map_err(SegmentError::system("accept4"))?;
             let Some(connection) = accepted else { break };
@@ -210,14 +215,14 @@ impl Table<'_> {
                 self.strangers.push(connection);
             }
             if self.strangers.len() > MAX_STRANGERS {
-                // Who has a hello waiting is no stranger.
+                // A connection with a hello waiting is no stranger.
                 self.greet()?;
             }
         }
         Ok(())
     }
 
-    /// Passes the segment to every connection that shows the token; forgets those that cannot.
+    /// Passes the segment to every connection that shows the token; drops those that cannot.
     fn greet(&mut self) -> Result<(), SegmentError> {
         for connection in std::mem::take(&mut self.strangers) {
             let mut buffer = [0; PACKET];
@@ -240,24 +245,25 @@ impl Table<'_> {
             return Ok(());
         }
         let welcome = Packet::Welcome { token: self.own.doors[from].token }.encode();
-        // If it is gone already, reading will tell.
+        // If the peer is gone already, reading will tell.
         socket::send(connection.as_fd(), &welcome, self.segment.as_ref().map(OwnedFd::as_fd))
             .map_err(SegmentError::system("sendmsg"))?;
         self.peers[from].accepted = Some(connection);
         Ok(())
     }
 
-    /// Hears what a peer has said on both its connections.
+    /// Reads what a peer has said on both its connections.
     fn hear(&mut self, rank: usize) -> Result<(), SegmentError> {
         let control_ended = self.hear_on(rank, true)?;
         let other_ended = self.hear_on(rank, false)?;
         if (control_ended || other_ended) && !self.peers[rank].ready { self.last_words(rank) } else { Ok(()) }
     }
 
-    /// What a peer that is gone said before it went, on whichever connection: Ready (it is done and closes what is no control socket), or
-    /// why it gave up. If nothing, it died.
+    /// Reads what a peer that is gone said before it went, on either connection: Ready (it is done and has closed the
+    /// connection that is not the control socket), or why it gave up. If it said nothing, it died.
     ///
-    /// A rank says so before it closes anything, so whoever has seen something closed finds the words in its queues.
+    /// A rank says so before it closes anything, so a rank that has seen something closed finds the words in its
+    /// queues.
     fn last_words(&mut self, rank: usize) -> Result<(), SegmentError> {
         self.accept()?;
         self.greet()?;
@@ -266,14 +272,14 @@ impl Table<'_> {
         if self.peers[rank].ready { Ok(()) } else { Err(SegmentError::Died { rank }) }
     }
 
-    /// Hears one connection of a peer: the control socket or the other one. True when it has ended; then it is closed, except the control
-    /// socket of a peer that got ready: what its end means is the monitor's affair.
+    /// Reads one connection of a peer: the control socket or the other one. Returns true if it has ended; then it is
+    /// closed. The control socket of a peer that is ready is left alone: what its end means is up to the monitor.
     fn hear_on(&mut self, rank: usize, control: bool) -> Result<bool, SegmentError> {
         loop {
             let is_opened = (self.own.rank > rank) == control;
             let peer = &mut self.peers[rank];
             let connection = if is_opened { &mut peer.opened } else { &mut peer.accepted };
-            // After Ready the control socket belongs to the monitor: what comes then is not for us.
+            // After Ready the control socket belongs to the monitor: what comes then is not for the handover.
             let Some(socket) = connection.as_ref().filter(|_| !(control && peer.ready)) else { return Ok(false) };
             let mut buffer = [0; PACKET];
             match socket::receive(socket.as_fd(), &mut buffer, is_opened).map_err(SegmentError::system("recvmsg"))? {
@@ -302,7 +308,7 @@ impl Table<'_> {
                 peer.mapping = Some(memfd::map(file.as_fd(), self.own.total, self.own.populate)?);
                 Ok(())
             }
-            // On the control socket only: a peer that is ready has one.
+            // Only on the control socket: a peer that is ready has one.
             Some(Packet::Ready) if is_opened == (self.own.rank > rank) => {
                 peer.ready = true;
                 Ok(())
@@ -310,9 +316,10 @@ impl Table<'_> {
             Some(Packet::Failed { dead: Some(dead), .. }) if self.others().any(|other| other == dead as usize) => {
                 Err(SegmentError::Died { rank: dead as usize })
             }
-            // It gave up for another reason; or it takes for dead who is not, or who does not exist: then its words have to do.
+            // It gave up for another reason, or it calls this rank dead, or one that does not exist. Then its own words
+            // must do.
             Some(Packet::Failed { what, .. }) => Err(SegmentError::Peer { rank, what }),
-            // At the end of its connection to us stands somebody who is not who it should be.
+            // The process at the other end is not the rank that it should be.
             _ => Err(SegmentError::Died { rank }),
         }
     }
@@ -320,13 +327,13 @@ impl Table<'_> {
     /// Tells every peer on its control socket.
     fn tell_ready(&self) {
         for socket in self.others().filter_map(|rank| self.connections(rank).0.as_ref()) {
-            // A peer that is gone is noticed where its words are read; a queue of two packets is never full.
+            // If a peer is gone, reading its words will show it; a queue of two packets is never full.
             let _ = socket::send(socket.as_fd(), &Packet::Ready.encode(), None);
         }
     }
 
-    /// Tells every peer on everything that is open why this rank gives up; opens a connection to those that have none, so that
-    /// nobody takes this rank for the dead one.
+    /// Tells every peer, on every open connection, why this rank gives up. Opens a connection to those that have none,
+    /// so that nobody takes this rank for the dead one.
     fn tell_failure(&mut self, error: &SegmentError) {
         let dead = if let SegmentError::Died { rank } = error { Some(*rank) } else { None };
         let packet = Packet::Failed { dead: dead.map(|rank| rank as u32), what: error.to_string() }.encode();
@@ -335,7 +342,7 @@ impl Table<'_> {
                 self.peers[rank].opened = self.open(rank).unwrap_or(None);
             }
             for socket in self.peers[rank].opened.iter().chain(&self.peers[rank].accepted) {
-                // There is nobody left to tell if this fails.
+                // If this fails, there is nobody left to tell.
                 let _ = socket::send(socket.as_fd(), &packet, None);
             }
         }

@@ -1,7 +1,7 @@
-//! What each launcher says in the environment: which rank this process is, and where the store is.
+//! The environment variables of each launcher: which rank this process is, and where the store is.
 //!
-//! A launcher is known by the variable with the rank ([`TABLE`], first match). What it does not say has to come from
-//! `TILEWIRE_STORE` and `TILEWIRE_SECRET`, which count under every launcher. `docs/guide/launching.md` is for users.
+//! A launcher is recognised by its variable for the rank ([`TABLE`], first match). What it does not specify must come
+//! from `TILEWIRE_STORE` and `TILEWIRE_SECRET`, which apply under every launcher. Users read `docs/guide/launching.md`.
 #![forbid(unsafe_code)]
 
 use super::{Deadline, Rank, Secret, WorldError};
@@ -9,13 +9,13 @@ use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
-/// Who started the processes of a job.
+/// The program that started the processes of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
     /// `tilewire launch`, or `TILEWIRE_RANK` set by hand.
     Tilewire,
-    /// `torchrun`, or another that sets `RANK` and `MASTER_ADDR`.
+    /// `torchrun`, or another launcher that sets `RANK` and `MASTER_ADDR`.
     Torchrun,
     /// Open MPI's `mpirun`.
     OpenMpi,
@@ -25,7 +25,7 @@ pub enum Launcher {
     Slurm,
 }
 
-/// What a process is told about its place in a job.
+/// A process's place in a job, as its launcher describes it.
 ///
 /// ```
 /// use tilewire::transport::{Launcher, Placement, Rank};
@@ -45,17 +45,17 @@ pub enum Launcher {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Placement {
-    /// Whose variables were found.
+    /// The launcher whose variables were found.
     pub launcher: Launcher,
-    /// Which rank this is.
+    /// This rank.
     pub rank: Rank,
-    /// How many there are.
+    /// The number of ranks.
     pub world_size: usize,
-    /// Which of the ranks of its host this is, where the launcher says so.
+    /// The number of this rank among the ranks of its host, if the launcher specifies it.
     pub local_rank: Option<usize>,
     /// Where the ranks meet; `None` for a world of one.
     pub store: Option<StorePlace>,
-    /// How long a wait lasts where nobody says otherwise; `None` is without end.
+    /// How long a wait lasts by default; `None`: forever.
     pub deadline: Option<Duration>,
 }
 
@@ -65,13 +65,13 @@ pub struct Placement {
 pub struct StorePlace {
     /// `host:port`.
     pub address: String,
-    /// What the ranks show to be let in.
+    /// The secret that ranks must prove to be let in.
     pub secret: Secret,
-    /// Whether rank 0 hosts the store; if not, the launcher does.
+    /// True if rank 0 hosts the store, false if the launcher does.
     pub hosted_by_rank_0: bool,
 }
 
-/// The names of one launcher's variables; of several the first that is set.
+/// The names of one launcher's variables. In a list, the first that is set counts.
 struct Names {
     launcher: Launcher,
     rank: &'static str,
@@ -79,7 +79,7 @@ struct Names {
     local: &'static [&'static str],
 }
 
-/// The inner launcher first: `torchrun` and `mpirun` are often started inside a Slurm job, never the other way round.
+/// Inner launchers first: `torchrun` and `mpirun` are often started inside a Slurm job, never the other way round.
 const TABLE: &[Names] = &[
     Names {
         launcher: Launcher::Tilewire,
@@ -117,9 +117,9 @@ impl Placement {
         of_environment(|vars| Placement::from_vars(vars))
     }
 
-    /// Reads variables through a function, which tests can make up.
+    /// Reads variables through a function, which tests can replace.
     pub fn from_vars(vars: Vars) -> Result<Placement, WorldError> {
-        // Set but empty is what a shell makes of a variable that was meant to be unset.
+        // Set but empty is what a shell leaves of a variable that was meant to be unset.
         let vars = |name: &str| vars(name).filter(|value| !value.is_empty());
         let names = TABLE.iter().find(|names| is_found(names, &vars)).ok_or(WorldError::NoLauncher)?;
         let rank = number(&vars, &[names.rank])?.ok_or(WorldError::NoLauncher)?;
@@ -140,9 +140,9 @@ impl Placement {
     }
 }
 
-/// Reads something of the variables of this process.
+/// Reads something from the variables of this process.
 fn of_environment<T>(read: impl FnOnce(Vars) -> Result<T, WorldError>) -> Result<T, WorldError> {
-    // What is no text says nothing that could be meant, and must not pass for unset.
+    // A value that is not text is invalid, and must not pass for unset.
     let garbled = Cell::new(None);
     let vars = |name: &str| {
         std::env::var_os(name)?.into_string().map_err(|value| garbled.set(Some((name.to_string(), value)))).ok()
@@ -157,7 +157,7 @@ fn of_environment<T>(read: impl FnOnce(Vars) -> Result<T, WorldError>) -> Result
     }
 }
 
-/// How long waits last in this process, where nobody says otherwise.
+/// How long waits last in this process by default.
 pub(super) fn deadline_of_environment() -> Result<Option<Duration>, WorldError> {
     of_environment(|vars| deadline(&|name| vars(name).filter(|value| !value.is_empty())))
 }
@@ -171,7 +171,7 @@ fn deadline(vars: Vars) -> Result<Option<Duration>, WorldError> {
     })
 }
 
-/// `RANK` alone is too common a name to mean a launcher.
+/// `RANK` alone is too common a name to indicate a launcher.
 fn is_found(names: &Names, vars: Vars) -> bool {
     vars(names.rank).is_some() && (names.launcher != Launcher::Torchrun || vars(names.size[0]).is_some())
 }
@@ -223,8 +223,9 @@ fn torchrun_address(vars: Vars) -> Result<Option<String>, WorldError> {
     }
 }
 
-/// The first host of the step, where rank 0 runs in Slurm's own distributions; and a port reserved for the step, or one made
-/// from the job's number so that jobs on one host seldom meet (below 32768, where Linux begins to give ports to clients).
+/// The first host of the step, where rank 0 runs under Slurm's own distributions. The port is one reserved for the
+/// step, or else derived from the job's number, so that jobs on one host seldom collide (below 32768, where Linux
+/// begins to give ports to clients).
 fn slurm_address(vars: Vars) -> Result<Option<String>, WorldError> {
     let bad = |variable: &str, value: &str, expected: &str| WorldError::BadVariable {
         variable: variable.into(),
@@ -277,7 +278,7 @@ fn host_and_port(address: String) -> Result<String, WorldError> {
     Err(WorldError::BadVariable { variable: "TILEWIRE_STORE".into(), value: address, expected })
 }
 
-/// The first of the variables that is set.
+/// The value of the first of these variables that is set.
 fn number(vars: Vars, names: &[&str]) -> Result<Option<u32>, WorldError> {
     let Some((name, value)) = names.iter().find_map(|name| vars(name).map(|value| (name, value))) else {
         return Ok(None);

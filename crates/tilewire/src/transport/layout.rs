@@ -1,7 +1,7 @@
-//! Where things lie in a rank's segment: arithmetic only, no memory.
+//! The layout of a rank's segment: arithmetic only, no memory.
 //!
 //! ```text
-//!  segment of rank r                                                       who writes it       who polls it
+//!  segment of rank r                                                       written by          polled by
 //!  ├ TAIL         [sender]   [block][slot]   a line each   data is there    the sender          r, as receiver
 //!  ├ HEAD         [receiver] [block][slot]   a line each   slot is free     the receiver        r, as sender
 //!  ├ PACKET HEAD  [receiver] [block]         a line each   packets read     the receiver        r, as sender
@@ -9,17 +9,20 @@
 //!  ├ DONE         [sender]   [block]         a line each   window is full   the sender          r, as receiver
 //!  ├ START        [peer][block][role][copy]  a line each   own counters     r                   nobody
 //!  ├ packets      [sender]   [block]         from a page   flag and data    the sender          r, as receiver
-//!  └ staging      [sender]   [block]         from a page   bytes            the sender          nobody: TAIL says when
+//!  └ staging      [sender]   [block]         from a page   bytes            the sender          nobody: see TAIL
 //! ```
-//! A line is 128 bytes: the pair of cache lines that prefetchers fetch together, and what a GPU reads at once. Everything a rank
-//! polls lies in its own segment, so that polling stays in its cache, and no two writers share a line.
+//! A line is 128 bytes: the pair of cache lines that prefetchers fetch together, and what a GPU reads in one access.
+//! Everything a rank polls lies in its own segment, so that polling stays in its cache, and no two writers share a
+//! line.
 //!
-//! Every area is cut by **lane** first, and a lane by rank. There is one lane today ([`LANES`]); sub-groups of ranks will have lanes of their own, so that
-//! their launches share no line, counter or byte with those of the whole world.
+//! Every area is divided by **lane** first, and a lane by rank. There is one lane today ([`LANES`]). Sub-groups of
+//! ranks will have lanes of their own, so that their launches share no line, counter or byte with those of the whole
+//! world.
 //!
-//! Everything has room for all ranks, this one included, so that an index needs no case; the parts of a rank for itself stay zero.
-//! The block → region map depends on the transport's constants only, never on a launch: a launch of two blocks and one of
-//! eight use the same bytes for block 0, so a change of the number of blocks moves nothing under a peer's feet.
+//! Every area has room for all ranks, including this one, so that indexing needs no special case; a rank's parts for
+//! itself stay zero. The block → region map depends only on the transport's constants, never on a launch. A launch of
+//! two blocks and one of eight use the same bytes for block 0, so changing the number of blocks moves nothing that a
+//! peer still uses.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -31,23 +34,23 @@ pub const LINE: usize = 128;
 pub const PAGE: usize = 4096;
 /// Bytes of one packet; half of them are data.
 pub const PACKET: usize = 16;
-/// Messages that a block's packets hold at the same time: a power of two. A constant, so that a message lies where its number says,
-/// whatever the launch, and the smallest messages have no geometry to compare.
+/// Messages that a block's packets hold at the same time: a power of two. It is a constant, so that a message's number
+/// alone gives its place, whatever the launch, and the smallest messages have no geometry to compare.
 pub const PACKET_DEPTH: usize = 8;
 
-/// Sets of lines, counters, packets and staging between the same ranks. All numbers of slots and lines are of lane 0.
+/// Sets of lines, counters, packets and staging between the same ranks. All slot and line indices are within lane 0.
 pub const LANES: usize = 1;
 
-/// The constants of a transport, equal on all its ranks.
+/// The constants of a transport, the same on all its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Ranks.
+    /// Number of ranks.
     pub world_size: usize,
     /// Bytes of staging for each sender.
     pub per_peer_bytes: usize,
-    /// Blocks that may talk to one peer.
+    /// Blocks that may communicate with one peer.
     pub max_blocks_per_peer: usize,
-    /// Slots of a block: the largest depth of a pipeline.
+    /// Slots of a block: the largest pipeline depth.
     pub max_slots: usize,
     /// Copies a role may have.
     pub max_copies: usize,
@@ -55,7 +58,7 @@ pub struct Geometry {
     pub packet_bytes: usize,
 }
 
-/// Which side of a transfer a counter belongs to.
+/// The side of a transfer that a counter belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The role that sends.
@@ -65,7 +68,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The side of the peer.
+    /// The peer's side.
     pub const fn other(self) -> Side {
         match self {
             Side::Send => Side::Receive,
@@ -83,29 +86,29 @@ impl fmt::Display for Side {
     }
 }
 
-/// One of the counters that a role copy keeps for itself across launches, on the line [`Layout::start_index`] names.
+/// One of the counters that a role copy keeps for itself across launches, on the line given by [`Layout::start_index`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartWord {
     /// Steps of `staged` so far.
     Step,
-    /// Slot size and depth of the last launch: where they differ, the sender drains first.
+    /// Slot size and depth of the last launch. If a launch differs, its sender drains first.
     Geometry,
-    /// The step from which that geometry holds.
+    /// The first step with that geometry.
     Since,
-    /// Messages of packets so far.
+    /// Packet messages so far.
     Packet,
     /// Launches of `direct` so far.
     Direct,
 }
 
 impl StartWord {
-    /// Which u64 of the line.
+    /// The index of its u64 in the line.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Where everything lies in a segment. All ranges count bytes from the segment's start.
+/// Where everything lies in a segment. All ranges are byte offsets from the segment's start.
 ///
 /// ```
 /// use tilewire::transport::layout::{Geometry, LINE, Layout};
@@ -133,7 +136,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of these constants; `None` when it does not fit the address space.
+    /// The layout for these constants; `None` if it does not fit the address space.
     pub fn new(geometry: Geometry) -> Option<Layout> {
         let Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes } =
             geometry;
@@ -171,34 +174,34 @@ impl Layout {
         self.staging.end
     }
 
-    // ---- whole areas: what a bank of a kernel is ------------------------------------------------------------------
+    // ---- whole areas: each a bank of a kernel ---------------------------------------------------------------------
 
-    /// All TAILs; numbered by [`Layout::slot_index`] with the sender as peer.
+    /// All TAILs; indexed by [`Layout::slot_index`] with the sender as peer.
     pub fn tails(&self) -> Range<usize> {
         self.tails.clone()
     }
 
-    /// All HEADs; numbered by [`Layout::slot_index`] with the receiver as peer.
+    /// All HEADs; indexed by [`Layout::slot_index`] with the receiver as peer.
     pub fn heads(&self) -> Range<usize> {
         self.heads.clone()
     }
 
-    /// All credits for packets; numbered by [`Layout::block_index`] with the receiver as peer.
+    /// All packet credits; indexed by [`Layout::block_index`] with the receiver as peer.
     pub fn packet_heads(&self) -> Range<usize> {
         self.packet_heads.clone()
     }
 
-    /// All READY slots; numbered by [`Layout::block_index`] with the receiver as peer.
+    /// All READY slots; indexed by [`Layout::block_index`] with the receiver as peer.
     pub fn ready(&self) -> Range<usize> {
         self.ready.clone()
     }
 
-    /// All DONE slots; numbered by [`Layout::block_index`] with the sender as peer.
+    /// All DONE slots; indexed by [`Layout::block_index`] with the sender as peer.
     pub fn done(&self) -> Range<usize> {
         self.done.clone()
     }
 
-    /// All start counters; numbered by [`Layout::start_index`].
+    /// All start counters; indexed by [`Layout::start_index`].
     pub fn starts(&self) -> Range<usize> {
         self.starts.clone()
     }
@@ -215,18 +218,19 @@ impl Layout {
 
     // ---- parts of an area -----------------------------------------------------------------------------------------
 
-    /// The part of a peer in lane 0 of one of the areas above.
+    /// The part of one of the areas above that belongs to a peer, in lane 0.
     ///
     /// # Panics
-    /// When there is no such peer.
+    /// If there is no such peer.
     pub fn of_peer(&self, area: &Range<usize>, peer: usize) -> Range<usize> {
         self.of_lane(area, 0, peer)
     }
 
-    /// The part of a peer in a lane of one of the areas above: areas are cut by lane and rank, all parts of one size.
+    /// The part of one of the areas above that belongs to a peer in a lane. Areas are divided by lane and rank into
+    /// parts of one size.
     ///
     /// # Panics
-    /// When there is no such lane or peer.
+    /// If there is no such lane or peer.
     pub fn of_lane(&self, area: &Range<usize>, lane: usize, peer: usize) -> Range<usize> {
         let Geometry { world_size, .. } = self.geometry;
         assert!(peer < world_size && lane < LANES, "rank {peer} of {world_size}, lane {lane} of {LANES}");
@@ -256,7 +260,7 @@ impl Layout {
         self.block(self.peer_packets(sender).start, block, self.block_packet_bytes())
     }
 
-    /// Bytes of staging of a block, a multiple of a line: a peer's staging in equal parts, whatever the launch.
+    /// Bytes of staging of a block, a multiple of a line: an equal part of a peer's staging, whatever the launch.
     pub fn block_bytes(&self) -> usize {
         block_share(self.geometry.per_peer_bytes, self.geometry.max_blocks_per_peer)
     }
@@ -271,22 +275,22 @@ impl Layout {
         start + block * bytes..start + (block + 1) * bytes
     }
 
-    // ---- numbers of slots, for kernels and hosts alike ------------------------------------------------------------
+    // ---- indices of slots, for kernels and hosts alike ------------------------------------------------------------
 
-    /// Number of the slot of (peer, block, slot) among all TAILs or HEADs, a line each.
+    /// Index of (peer, block, slot) among all TAILs or HEADs, one line each.
     pub fn slot_index(&self, peer: usize, block: usize, slot: usize) -> usize {
         assert!(slot < self.geometry.max_slots, "slot {slot} of {}", self.geometry.max_slots);
         self.block_index(peer, block) * self.geometry.max_slots + slot
     }
 
-    /// Number of the slot of (peer, block) among READY, DONE or the credits for packets, a line each.
+    /// Index of (peer, block) among the READY slots, DONE slots or packet credits, one line each.
     pub fn block_index(&self, peer: usize, block: usize) -> usize {
         self.check_block(block);
         assert!(peer < self.geometry.world_size, "rank {peer} of {}", self.geometry.world_size);
         peer * self.geometry.max_blocks_per_peer + block
     }
 
-    /// Number of the line of (peer, block, side, copy) among the start counters; its words are [`StartWord`]s.
+    /// Index of the line of (peer, block, side, copy) among the start counters; its words are [`StartWord`]s.
     pub fn start_index(&self, peer: usize, block: usize, side: Side, copy: usize) -> usize {
         assert!(copy < self.geometry.max_copies, "copy {copy} of {}", self.geometry.max_copies);
         (self.block_index(peer, block) * 2 + side as usize) * self.geometry.max_copies + copy
@@ -298,7 +302,7 @@ impl Layout {
     }
 }
 
-/// What one of `blocks` blocks has of a peer's `bytes`: equal parts, a multiple of a line each.
+/// The share of each of `blocks` blocks in a peer's `bytes`: equal parts, each a multiple of a line.
 ///
 /// ```
 /// use tilewire::transport::layout::block_share;
@@ -320,7 +324,7 @@ mod tests {
         })
     }
 
-    /// Every smallest piece with one writer, and its alignment.
+    /// Every smallest piece that has one writer, and its alignment.
     fn pieces(layout: &Layout) -> Vec<(Range<usize>, usize)> {
         let Geometry { world_size, max_blocks_per_peer, max_slots, max_copies, .. } = layout.geometry;
         let line = |area: &Range<usize>, index: usize| {

@@ -1,15 +1,15 @@
-//! Buffers of this rank that code outside Rust knows by one number.
+//! Buffers of this rank that non-Rust code identifies by a single number.
 //!
-//! A handle is the address of a [`LocalBuffer`], so that a kernel or a foreign function can read it without asking anybody. The
-//! struct of a buffer that is let go is emptied and kept until the transport is gone: its address is never given out again,
-//! so using an old handle is an error here and a buffer of no bytes there, never somebody else's buffer.
+//! A handle is the address of a [`LocalBuffer`], so that a kernel or a foreign function can read it directly. When a
+//! buffer is deregistered, its struct is emptied and kept until the transport is gone, so its address is never given
+//! out again. An old handle is therefore an error here and an empty buffer to foreign code, never another buffer.
 
 use crate::tensor::Memory;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ptr::NonNull;
 
-/// What a handle points to. The layout is fixed: code in other languages reads it.
+/// What a handle points to. The layout is fixed, because code in other languages reads it.
 ///
 /// ```text
 ///  0      8      16               24          28          32
@@ -20,11 +20,11 @@ use std::ptr::NonNull;
 pub struct LocalBuffer {
     /// First byte; null when deregistered.
     pub base: *mut u8,
-    /// Bytes; 0 when deregistered.
+    /// Size in bytes; 0 when deregistered.
     pub size: u64,
-    /// The transport's own name for the memory; 0 where it needs none.
+    /// The transport's own name for the memory; 0 if it needs none.
     pub backend_window: u64,
-    /// The key a network card wants with it; 0 where there is none.
+    /// The key that a network card needs with it; 0 if there is none.
     pub local_key: u32,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct LocalBuffers {
 }
 
 struct Entry {
-    /// From `Box::into_raw`; freed by `LocalBuffers::drop` only.
+    /// From `Box::into_raw`; freed only by `LocalBuffers::drop`.
     buffer: NonNull<LocalBuffer>,
     /// `None` when deregistered.
     memory: Option<Memory>,
@@ -67,7 +67,8 @@ impl LocalBuffers {
         match self.entries.borrow().get(&handle) {
             None => Err(LocalBufferError::Unknown { handle }),
             Some(Entry { memory: None, .. }) => Err(LocalBufferError::Deregistered { handle }),
-            // SAFETY: allocated in `register`, freed only when `self` is dropped; foreign code may read it, not write it.
+            // SAFETY: allocated in `register` and freed only when `self` is dropped; foreign code may read it but not
+            // write it.
             Some(entry) => Ok(unsafe { entry.buffer.read() }),
         }
     }
@@ -78,7 +79,7 @@ impl LocalBuffers {
         if entry.memory.take().is_none() {
             return Err(LocalBufferError::Deregistered { handle });
         }
-        // SAFETY: as in `buffer`; no reference to it exists, since it is only ever read and written whole.
+        // SAFETY: as in `buffer`. No reference to it exists, since it is only ever read and written as a whole.
         unsafe { entry.buffer.write(LocalBuffer::EMPTY) };
         Ok(())
     }
@@ -97,12 +98,12 @@ impl Drop for LocalBuffers {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LocalBufferError {
-    /// This transport never gave it out.
+    /// This transport never issued it.
     Unknown {
         /// The handle.
         handle: u64,
     },
-    /// Its buffer was deregistered before.
+    /// Its buffer was already deregistered.
     Deregistered {
         /// The handle.
         handle: u64,
@@ -125,13 +126,14 @@ mod tests {
         let (buffers, memory) = (LocalBuffers::default(), Memory::zeroed(100));
         let handle = buffers.register(&memory);
         let words: *const u64 = std::ptr::with_exposed_provenance(handle as usize);
-        // SAFETY: the struct has 32 bytes, of which the first 24 are these three words, alive while it is registered.
+        // SAFETY: the struct has 32 bytes, of which the first 24 are these three words, and it is alive while
+        // registered.
         let seen = unsafe { [words.read(), words.add(1).read(), words.add(2).read()] };
         assert_eq!(seen, [memory.start().as_ptr() as u64, 100, 0]);
-        // SAFETY: the key stands at byte 24.
+        // SAFETY: the key is at byte 24.
         assert_eq!(unsafe { words.add(3).cast::<u32>().read() }, buffers.buffer(handle).unwrap().local_key);
         buffers.deregister(handle).unwrap();
-        // SAFETY: as above; it is kept after deregistering.
+        // SAFETY: as above; the struct is kept after deregistering.
         assert_eq!(unsafe { [words.read(), words.add(1).read()] }, [0, 0]);
     }
 

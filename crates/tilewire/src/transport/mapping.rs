@@ -1,29 +1,30 @@
-//! Zeroed memory that several ranks reach: a block of this process where ranks are threads, a mapped memfd where they are
+//! Zeroed memory that several ranks can reach: a block of this process if ranks are threads, a mapped memfd if they are
 //! processes. It begins with the header that keeps waits from hanging.
 //!
 //! ```text
 //!  0            128           256          4096                       4096 + bytes
 //!  ├ abort word ┼ doorbell    ┼ status     ┼ the segment's bytes ─────┤
 //! ```
-//! Abort word and doorbell stand on lines of their own (128 bytes: the pair of lines that prefetchers fetch): every wait polls the
-//! first and every signal looks at the second, and both stay in everybody's cache because they hardly ever change.
+//! The abort word and the doorbell each have a line of their own (128 bytes: the pair of lines that prefetchers fetch).
+//! Every wait polls the first and every signal looks at the second. Both stay in every rank's cache because they hardly
+//! ever change.
 
 use super::status::StatusWords;
 use crate::tensor::Block;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bytes before those of the user: one page, so that the segment's own bytes begin on one.
+/// Bytes before the user's: one page, so that the segment's own bytes begin on a page.
 pub(super) const HEADER: usize = 4096;
 
-/// The number of this layout, another one whenever the header or the meaning of its words changes. Ranks compare it before they share a
-/// segment: two builds of one version may differ. 3: windows that a rank has called for, in its status line; what a kernel has with
-/// all its peers. 4: whether that is credits alone. 5: a window that
-/// a rank called for in vain. 6: the rank that is late, in the reason of a wait that expired; two ranks that differ, as a verdict.
-/// 7: whether a rank's host waits for its kernels, and whether its GPU has something to do.
+/// The version of this layout. It changes whenever the header or the meaning of its words changes. Ranks compare it
+/// before they share a segment, because two builds of one version may differ. 3: the windows that a rank has called
+/// for, in its status line, and a kernel's dealings with all its peers. 4: whether those are credits alone. 5: a window
+/// that a rank called for in vain. 6: the late rank, in the reason of a wait that expired, and two ranks that differ,
+/// as a verdict. 7: whether a rank's host waits for its kernels, and whether its GPU has work.
 pub(super) const LAYOUT: u32 = 7;
 
-/// What stands at the head of every segment. All zeros is its first state: no abort, nobody asleep.
+/// The start of every segment. All zeros is its initial state: no abort, nobody asleep.
 #[repr(C)]
 pub(super) struct Header {
     pub(super) abort: Line<AtomicU64>,
@@ -35,7 +36,7 @@ pub(super) struct Header {
 #[repr(C, align(128))]
 pub(super) struct Line<T>(pub(super) T);
 
-/// Header and bytes of one rank's segment, released when dropped.
+/// Header and bytes of one rank's segment, freed or unmapped when dropped.
 pub(super) struct Mapping {
     start: NonNull<u8>,
     release: Release,
@@ -48,21 +49,21 @@ enum Release {
     Unmap { total: usize },
 }
 
-// SAFETY: the header consists of atomics, and the bytes behind it are only handed out as raw addresses; freeing or unmapping may
-// happen on any thread.
+// SAFETY: the header consists of atomics, and the bytes after it are only handed out as raw addresses. Freeing or
+// unmapping may happen on any thread.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Size of a segment with its header, if it fits the address space.
+    /// Size of a segment including its header, if it fits the address space.
     pub(super) fn total(bytes: usize) -> Option<usize> {
         let total = bytes.checked_next_multiple_of(HEADER)?.checked_add(HEADER)?;
         (total <= isize::MAX as usize).then_some(total)
     }
 
-    /// Memory of this process, a page (`huge` or not) when it is first touched, or all of it now if it is to `populate`; `None` when there
-    /// is not enough.
+    /// Memory of this process. Each page (`huge` or not) is taken when it is first touched, or all of them now if
+    /// `populate` is set. `None` if there is not enough.
     pub(super) fn own(total: usize, populate: bool, huge: bool) -> Option<Mapping> {
         assert!(total >= HEADER, "a segment has a header");
         let mut block = Block::untouched(total, HEADER, huge)?;
@@ -75,8 +76,8 @@ impl Mapping {
     /// Takes over a mapping.
     ///
     /// # Safety
-    /// `start..start + total` was mapped readable and writable by `mmap`, is page-aligned, holds at least a header, cannot be
-    /// truncated, and is unmapped by nobody else.
+    /// `start..start + total` was mapped readable and writable by `mmap`, is page-aligned, holds at least a header,
+    /// cannot be truncated, and nobody else unmaps it.
     #[cfg(target_os = "linux")]
     pub(super) unsafe fn mapped(start: NonNull<u8>, total: usize) -> Mapping {
         Mapping { start, release: Release::Unmap { total } }
@@ -84,14 +85,15 @@ impl Mapping {
 
     #[inline]
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: both constructors give at least `HEADER` valid bytes, page-aligned, initialised (zeros at first), alive as long
-        // as `self`. All fields are atomics, so any bytes are values of them and other writers (threads, processes) are no harm.
+        // SAFETY: both constructors provide at least `HEADER` valid bytes, page-aligned, initialised (zeros at first),
+        // alive as long as `self`. All fields are atomics, so any bytes are valid values and other writers (threads,
+        // processes) do no harm.
         unsafe { self.start.cast::<Header>().as_ref() }
     }
 
     /// First byte after the header.
     pub(super) fn bytes(&self) -> NonNull<u8> {
-        // SAFETY: a mapping holds at least a header, so the result is inside it or one past.
+        // SAFETY: a mapping holds at least a header, so the result is inside it or one past its end.
         unsafe { self.start.add(HEADER) }
     }
 }
@@ -102,7 +104,8 @@ impl Drop for Mapping {
             Release::Free(_block) => {}
             #[cfg(target_os = "linux")]
             Release::Unmap { total } => {
-                // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
+                // SAFETY: `mapped` took over exactly this range. All users of its addresses hold a handle, and the last
+                // handle is gone.
                 let result = unsafe { libc::munmap(self.start.as_ptr().cast(), *total) };
                 debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
             }

@@ -1,13 +1,13 @@
-//! Where ranks that are threads hand each other what is no byte string: their segments.
+//! Where ranks that are threads pass each other what is not a byte string: their segments.
 //!
 //! ```text
 //!  rank 0                                 every rank
 //!  creates the sets of all ranks
 //!  leave(sets) ──▶ ticket ──all-gather──▶ take(ticket, rank) ──▶ its set
 //! ```
-//! One meeting per world, alive as long as a rank's `World` or a transport is. What nobody took, because a rank failed in
-//! between, is dropped with it. It also knows the segments that still live, so that a rank that fails ends the waits of the others
-//! on all of them, and one that comes to its end is not waited for.
+//! One meeting per world, alive as long as any rank's `World` or transport. Sets that nobody took, because a rank
+//! failed in between, are dropped with it. It also knows the segments that are still alive. So a rank that fails ends
+//! the waits of the others on all of them, and no rank waits for one whose program has ended.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, Cause};
@@ -30,9 +30,9 @@ struct Table {
     next: u64,
     /// By ticket and rank.
     left: HashMap<(u64, usize), SegmentSet>,
-    /// By ticket: what a rank shows to all, and how many have yet to see it.
+    /// By ticket: what a rank shows to all, and how many ranks have yet to see it.
     shown: HashMap<u64, (Shown, usize)>,
-    /// All segments that were left here; those that are gone are forgotten at the next one.
+    /// All segments that were left here or are watched. Dropped ones are removed when the next set is added.
     segments: Vec<Weak<Mapping>>,
     /// Why the world ended, if it did.
     failure: Option<Cause>,
@@ -49,26 +49,26 @@ impl Table {
 }
 
 impl Default for Meeting {
-    /// Of ranks that nobody sees leave.
+    /// A meeting of ranks whose leaving nobody notices.
     fn default() -> Self {
         Meeting::of(0)
     }
 }
 
 impl Meeting {
-    /// For this many ranks, each of which says when it [leaves](Self::leaves).
+    /// For this many ranks, each of which reports when it [leaves](Self::leaves).
     pub(crate) fn of(ranks: usize) -> Meeting {
         Meeting { table: Mutex::default(), departures: Departures::new(ranks) }
     }
 
-    /// The ranks that have come to the end of their program.
+    /// The ranks whose program has ended.
     pub(crate) fn departures(&self) -> &Departures {
         &self.departures
     }
 
-    /// A rank has come to the end of its program, without an error: makes all waits look whether it was they who needed it.
+    /// A rank's program has ended without an error: makes every wait check whether it needed that rank.
     pub(crate) fn leaves(&self, rank: usize) {
-        // Not during a failure: a rank that hears of it and leaves must not be taken for the cause.
+        // The lock keeps this out of a failure: a rank that hears of one and leaves must not be taken for the cause.
         let table = self.table();
         self.departures.note(rank);
         for segment in table.segments.iter().filter_map(Weak::upgrade) {
@@ -76,7 +76,7 @@ impl Meeting {
         }
     }
 
-    /// Leaves every rank's set to be taken; gives the ticket to take it with.
+    /// Leaves every rank's set to be taken; returns the ticket for taking it.
     pub(crate) fn leave(&self, sets: Vec<SegmentSet>) -> u64 {
         let mut table = self.table();
         let ticket = table.next;
@@ -93,7 +93,7 @@ impl Meeting {
         self.table().left.remove(&(ticket, rank))
     }
 
-    /// Shows something to this many ranks; returns the ticket to see it with.
+    /// Shows something to this many ranks; returns the ticket for seeing it.
     pub(crate) fn show(&self, what: Shown, to: usize) -> u64 {
         let mut table = self.table();
         let ticket = table.next;
@@ -102,7 +102,7 @@ impl Meeting {
         ticket
     }
 
-    /// What was shown. Once for each of those it was shown to.
+    /// What was shown. Each rank it was shown to calls this once.
     pub(crate) fn see(&self, ticket: u64) -> Option<Shown> {
         let mut table = self.table();
         let (what, left) = table.shown.get_mut(&ticket)?;
@@ -110,7 +110,7 @@ impl Meeting {
         if *left > 0 { Some(what.clone()) } else { table.shown.remove(&ticket).map(|(what, _)| what) }
     }
 
-    /// A rank has failed: ends the waits on all segments, those to come included. The first cause stays.
+    /// A rank has failed: ends the waits on all segments, including future ones. The first cause stays.
     pub(crate) fn fail(&self, cause: Cause) {
         let mut table = self.table();
         table.failure.get_or_insert(cause);
@@ -119,7 +119,7 @@ impl Meeting {
         }
     }
 
-    /// Ends the waits on the segments of all ranks of a set when a rank fails; immediately if one already has.
+    /// Ends the waits on the segments of all ranks of a set when a rank fails, or immediately if one already has.
     pub(crate) fn watch(&self, set: &SegmentSet) {
         self.table().watch(set);
     }
@@ -152,7 +152,7 @@ mod tests {
     fn who_leaves_is_known_and_rings() {
         let meeting = Meeting::of(2);
         let set = meeting.take(meeting.leave(SegmentSet::threads(2, 8).unwrap()), 0).unwrap();
-        // Somebody sleeps, and is rung for.
+        // Somebody sleeps, and must be woken.
         let (bell, one) = (set.doorbell(0), 1);
         bell.word().store(one, std::sync::atomic::Ordering::Relaxed);
         meeting.leaves(1);

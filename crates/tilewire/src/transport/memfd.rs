@@ -1,4 +1,5 @@
-//! Anonymous files: memory with a descriptor that can be passed to another process, and with no name that could stay behind.
+//! Anonymous files: memory with a descriptor that can be passed to another process, and no name that could be left
+//! behind.
 
 use super::error::SegmentError;
 use super::mapping::Mapping;
@@ -6,12 +7,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// A mapped file that shrinks under its mappers kills them with SIGBUS, so its size is sealed, and the seals too.
+/// A file that shrinks while mapped kills its users with SIGBUS, so its size is sealed, and so are the seals.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// A zeroed file of `total` bytes with all its memory allocated, sealed.
+/// A zeroed, sealed file of `total` bytes with all its memory allocated.
 ///
-/// The caller has compared that with what is left: allocating more would wake the out-of-memory killer rather than fail.
+/// The caller has compared `total` with what is left: allocating more would wake the out-of-memory killer rather than
+/// fail.
 pub(super) fn create(total: usize) -> Result<OwnedFd, SegmentError> {
     within_file_limit(total)?;
     let file = open().map_err(SegmentError::system("memfd_create"))?;
@@ -22,29 +24,32 @@ pub(super) fn create(total: usize) -> Result<OwnedFd, SegmentError> {
             _ => SegmentError::System { call, source },
         }
     };
-    // SAFETY: changes the size of a file of our own; touches no memory.
+    // SAFETY: changes the size of our own file; touches no memory.
     check(|| unsafe { libc::ftruncate(file.as_raw_fd(), size) }).map_err(no_memory("ftruncate"))?;
-    // A hole would be filled at first touch, and a full machine would then kill with SIGBUS: fill it now, when it is an error.
-    // SAFETY: allocates pages of a file of our own; touches no memory.
+    // A hole would be filled at first touch, and on a full machine that would be a SIGBUS. Filling it now gives an
+    // error instead.
+    // SAFETY: allocates pages of our own file; touches no memory.
     check(|| unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size) }).map_err(no_memory("fallocate"))?;
-    // SAFETY: seals a file of our own; touches no memory.
+    // SAFETY: seals our own file; touches no memory.
     check(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })
         .map_err(SegmentError::system("fcntl(F_ADD_SEALS)"))?;
     Ok(file)
 }
 
-/// Maps a file that [`create`] made, here or in another process. Refuses any other: what it maps can never fault.
+/// Maps a file that [`create`] made, here or in another process. Refuses any other file, so that accesses to the
+/// mapping can never fault.
 pub(super) fn map(file: BorrowedFd<'_>, total: usize, populate: bool) -> Result<Mapping, SegmentError> {
-    // SAFETY: asks for the seals of an open descriptor; touches no memory. A descriptor that is no memfd gives an error.
+    // SAFETY: reads the seals of an open descriptor; touches no memory. A descriptor that is not a memfd gives an
+    // error.
     let seals = check(|| unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })
         .map_err(SegmentError::system("fcntl(F_GET_SEALS)"))?;
-    // SAFETY: all zeros is a value of this plain C struct.
+    // SAFETY: all zeros is a valid value of this plain C struct.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is writable for the call.
     check(|| unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) }).map_err(SegmentError::system("fstat"))?;
     if seals & SEALS != SEALS || stat.st_size as u64 != total as u64 {
         let what =
-            format!("a segment of {} bytes with seals {seals:#x} where {total} and {SEALS:#x} were due", stat.st_size);
+            format!("a segment of {} bytes with seals {seals:#x}: expected {total} and {SEALS:#x}", stat.st_size);
         return Err(SegmentError::Usage { what });
     }
     let flags = libc::MAP_SHARED | if populate { libc::MAP_POPULATE } else { 0 };
@@ -59,13 +64,13 @@ pub(super) fn map(file: BorrowedFd<'_>, total: usize, populate: bool) -> Result<
         });
     }
     let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0");
-    // SAFETY: just mapped, `total` bytes, at least a header (the caller's size, compared with the file's), sealed against shrinking;
-    // the address is known here alone.
+    // SAFETY: just mapped; `total` bytes, at least a header (the caller's size, compared with the file's); sealed
+    // against shrinking; nobody else knows the address.
     Ok(unsafe { Mapping::mapped(start, total) })
 }
 
-/// Beyond the limit on the size of files (`ulimit -f`), the system calls below would not only fail: the kernel would end the process
-/// with SIGXFSZ.
+/// Beyond the limit on file sizes (`ulimit -f`) the system calls of `create` would not just fail: the kernel would end
+/// the process with SIGXFSZ.
 fn within_file_limit(total: usize) -> Result<(), SegmentError> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable for the call.
@@ -76,10 +81,10 @@ fn within_file_limit(total: usize) -> Result<(), SegmentError> {
     Ok(())
 }
 
-/// Opens an anonymous file: not executable where the kernel knows that (6.3; some systems insist on it).
+/// Opens an anonymous file: not executable if the kernel supports that (since 6.3; some systems insist on it).
 fn open() -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name (for people, in /proc) ends with a zero.
+    // SAFETY: the name (shown to people in /proc) ends with a zero.
     let memfd = |flags| check(|| unsafe { libc::memfd_create(c"tilewire".as_ptr(), flags) });
     let file = match memfd(flags | libc::MFD_NOEXEC_SEAL) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd(flags)?,
@@ -89,7 +94,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
-/// The result of a system call, called again when a signal interrupts it.
+/// The result of a system call, repeated when a signal interrupts it.
 fn check(mut call: impl FnMut() -> i32) -> io::Result<i32> {
     loop {
         match call() {

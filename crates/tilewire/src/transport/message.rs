@@ -1,26 +1,26 @@
-//! What ranks tell each other when they share their segments: a card from every rank through the bootstrap, then packets through
-//! sockets. Whatever comes in is checked; nothing in it is a length to allocate by.
+//! What ranks tell each other to share their segments: first a card from every rank through the bootstrap, then packets
+//! through sockets. All input is checked, and no length in it decides how much is allocated.
 
 use super::error::SegmentError;
 
-/// Proves that its sender has the cards of this job.
+/// Proves that the sender has the cards of this job.
 pub(super) type Token = [u8; 16];
 
-/// The version of everything here: both begin with it.
+/// The version of everything here: cards and packets both begin with it.
 const MAGIC: &[u8; 8] = b"TWSEGM02";
-/// Longest text of an error that travels.
+/// The longest error text that is sent.
 const MAX_TEXT: usize = 400;
-/// Room for the longest packet, and one byte more so that a longer one is seen.
+/// Room for the longest packet, plus one byte so that a longer one is noticed.
 pub(super) const PACKET: usize = 8 + 1 + 4 + MAX_TEXT + 1;
 
 /// What a rank tells all others through the bootstrap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
-    /// Size of its segment, with the header.
+    /// Size of its segment, including the header.
     pub(super) total: u64,
     /// The machine and network namespace it runs in.
     pub(super) host: [u8; 24],
-    /// Where it listens; or why it cannot go on.
+    /// Where it listens, or why it cannot go on.
     pub(super) door: Result<Door, String>,
 }
 
@@ -29,14 +29,14 @@ pub(super) struct Card {
 pub(super) struct Door {
     /// The name of its socket.
     pub(super) name: Vec<u8>,
-    /// What to show there.
+    /// The token to show there.
     pub(super) token: Token,
-    /// The numbers of the control groups that limit its memory.
+    /// The ids of the control groups that limit its memory.
     pub(super) groups: Vec<u64>,
 }
 
 impl Door {
-    /// Groups that travel, at most. More limits than that around each other nobody has.
+    /// The most groups that are sent. Nobody nests more limits than that.
     pub(super) const MAX_GROUPS: usize = 16;
 }
 
@@ -92,7 +92,7 @@ impl Card {
 /// ```text
 ///  opener ── Hello(who I am, your token) ──▶ listener       the opener has the listener's card
 ///         ◀── Welcome(your token) + segment ──              the listener has the opener's
-///         ◀──────── Ready | Failed ────────▶                everything is mapped here; or not
+///         ◀──────── Ready | Failed ────────▶                the sender has mapped everything, or not
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Packet {
@@ -104,7 +104,7 @@ pub(super) enum Packet {
         token: Token,
     },
     Ready,
-    /// The sender gives up, because `dead` died or because of what the text says.
+    /// The sender gives up, because rank `dead` died or because of what the text says.
     Failed {
         dead: Option<u32>,
         what: String,
@@ -134,7 +134,7 @@ impl Packet {
         bytes
     }
 
-    /// `None`: not one of ours.
+    /// `None`: not one of our packets.
     pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
         let (kind, body) = bytes.strip_prefix(MAGIC)?.split_first()?;
         match (kind, body.len()) {
@@ -155,7 +155,7 @@ impl Packet {
     }
 }
 
-/// Whether two tokens are the same, in a time that does not tell where they differ.
+/// Whether two tokens are equal, in a time that does not reveal where they differ.
 pub(super) fn same(a: &Token, b: &Token) -> bool {
     a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -173,7 +173,7 @@ pub(super) fn host() -> [u8; 24] {
     host
 }
 
-/// The beginning of a text.
+/// The text, cut to at most `MAX_TEXT` bytes.
 fn cut(text: &str) -> &str {
     let end = (0..=MAX_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]

@@ -11,13 +11,14 @@
 //!                         └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
 //! ```
 //! - **In**: how many ranks there are and how they were started (threads of this process, or processes of a launcher).
-//!   **Out**: a [`World`]: this rank's number, and a [`Bootstrap`] through which the ranks find each other; over it,
-//!   [`SegmentSet`]: [`Memory`](crate::tensor::Memory) of every rank, and what keeps waits from hanging: [`Abort`],
-//!   [`Doorbell`], `Monitor`, [`Door`]; [`PeerEndpoint`]: what lies between two ranks. The transports themselves stand in `link`.
-//! - **Invariants**: every wait and every socket operation has a [`Deadline`], and ends early when a rank it needs is gone. An
-//!   error names the ranks it is about. Nothing read from a socket is believed before the job's secret is proven, and
-//!   nothing makes the store hold more than its [`Limits`]. Nothing has a name in the file system, so nothing stays
-//!   behind after a crash; no locks live in shared memory.
+//!   **Out**: a [`World`] with this rank's number and a [`Bootstrap`] through which the ranks find each other. On top
+//!   of it: [`SegmentSet`], [`Memory`](crate::tensor::Memory) of every rank; [`Abort`], [`Doorbell`], `Monitor` and
+//!   [`Door`], which keep waits from hanging; and [`PeerEndpoint`], the connection between two ranks. The transports
+//!   themselves are in `link`.
+//! - **Invariants**: every wait and every socket operation has a [`Deadline`], and ends early when a rank it needs is
+//!   gone. An error names the ranks it is about. Nothing read from a socket is trusted before the sender has proved the
+//!   job's secret, and nothing makes the store hold more than its [`Limits`]. Nothing has a name in the file system, so
+//!   a crash leaves nothing behind. No locks live in shared memory.
 //! - **Must not know**: the contents of the IR, and GPUs. A transport sees bytes, never a kernel.
 
 mod abort;

@@ -12,11 +12,11 @@
 //!  (end of file)        its process ended               after a Goodbye nothing, else as above
 //! ```
 //!
-//! When waiting on the sockets fails again and again, the rank cannot see its peers any more; it sets its own abort word then, and the
-//! monitor ends: better no waits than waits that nothing ends.
+//! If waiting on the sockets fails again and again, the rank can no longer see its peers. It then sets its own abort
+//! word, and the monitor ends: better no waits than waits that nothing ends.
 //!
-//! A process that was forked and not executed keeps its parent's sockets open: while such a child lives, its parent's death is not
-//! seen. (What is executed closes them.)
+//! A process that was forked but has not called exec keeps its parent's sockets open: while such a child lives, its
+//! parent's death is not seen. (Exec closes them.)
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::departures::Departures;
@@ -33,18 +33,18 @@ use std::time::{Duration, Instant};
 const GOODBYE: &[u8] = b"TWGOODBY";
 const PANICKED: &[u8] = b"TWPANICK";
 
-/// Failures to wait, one after the other, until the monitor gives up. What fails for lack of memory may soon not.
+/// Consecutive failed waits after which the monitor gives up. A wait that failed for lack of memory may soon succeed.
 const FAILURES: u32 = 100;
-/// Between two of them.
+/// The pause after each.
 const REST: Duration = Duration::from_millis(10);
 
 /// Watches the other ranks for as long as it lives.
 ///
-/// Dropping it says goodbye and waits for nobody; dropping it by a panic tells the peers of the panic.
+/// Dropping it says goodbye and waits for nobody. If a panic drops it, it tells the peers of the panic.
 #[derive(Debug)]
 pub struct Monitor {
     watch: Arc<Watch>,
-    /// Its other end is the thread's: closing it ends the thread.
+    /// Its other end belongs to the thread; closing it ends the thread.
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -53,7 +53,8 @@ impl Monitor {
     /// Starts watching. `aborts` are the abort words of all ranks.
     ///
     /// # Panics
-    /// When there is not one for every rank; when the sockets are of ranks that are threads, or were taken before: there are none then.
+    /// If there is not one abort word for every rank, or there are no sockets: ranks are threads, or the sockets were
+    /// already taken.
     pub fn start(control: ControlSockets, aborts: Vec<Abort>) -> Result<Monitor, SegmentError> {
         assert_eq!(aborts.len(), control.sockets.len(), "one abort word for every rank, and sockets to all others");
         let rank = control.sockets.iter().position(Option::is_none).expect("there is no socket to oneself");
@@ -73,7 +74,7 @@ impl Monitor {
         Ok(Monitor { watch, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Whether a rank has said goodbye: it will signal no more.
+    /// True if a rank has said goodbye: it will signal no more.
     pub fn has_left(&self, rank: usize) -> bool {
         self.watch.peers().get(rank) == Some(&Peer::Left)
     }
@@ -83,8 +84,8 @@ impl Monitor {
         self.watch.departures.clone()
     }
 
-    /// Says goodbye to all ranks and waits until all have said so. A collective call: when it returns `Ok`, no rank will touch
-    /// the segments of another again.
+    /// Says goodbye to all ranks and waits until all have done the same. A collective call: when it returns `Ok`, no
+    /// rank will touch another's segment again.
     pub fn goodbye(self, deadline: Duration) -> Result<(), GoodbyeError> {
         self.say(GOODBYE);
         let until = Instant::now().checked_add(deadline);
@@ -132,7 +133,7 @@ impl Drop for Monitor {
     }
 }
 
-/// Why a goodbye was not complete.
+/// Why a goodbye was incomplete.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GoodbyeError {
@@ -172,7 +173,7 @@ errors! {
 /// What the thread and the handle share.
 #[derive(Debug)]
 struct Watch {
-    /// This one.
+    /// This rank.
     rank: usize,
     sockets: Vec<Option<OwnedFd>>,
     /// By rank.
@@ -180,7 +181,7 @@ struct Watch {
     /// By rank.
     peers: Mutex<Vec<Peer>>,
     departures: Departures,
-    /// Some peer's state has changed.
+    /// Signalled when a peer's state has changed.
     change: Condvar,
 }
 
@@ -206,7 +207,7 @@ impl Watch {
                     None => here.push(socket.as_fd()),
                 }
             }
-            // Failures first: what others said goodbye for may be among them.
+            // Failures first: they may be why others said goodbye.
             ended.sort_by_key(|(_, end)| *end == End::Goodbye);
             ended.into_iter().for_each(|(rank, end)| self.note(rank, end));
             let sockets = here.into_iter().chain([stopped.as_fd()]);
@@ -224,7 +225,7 @@ impl Watch {
         }
     }
 
-    /// Ends this rank's waits, with the system's number of the error as the reason.
+    /// Ends this rank's waits, with the system's error number as the reason.
     fn give_up(&self, error: &io::Error) {
         let reason = error.raw_os_error().map_or(0, i32::unsigned_abs);
         self.own().set(Cause { code: AbortCode::Blind, rank: self.rank, reason });
@@ -245,7 +246,7 @@ impl Watch {
         self.change.notify_all();
     }
 
-    /// Ends the waits of all ranks; this one's last: when it acts on the cause, all have it.
+    /// Ends the waits of all ranks, this rank's last: when it acts on the cause, all have it.
     fn tell(&self, cause: Cause) {
         let others = self.aborts.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
         others.for_each(|(_, abort)| _ = abort.set(cause));
@@ -269,14 +270,14 @@ enum End {
     Failure(AbortCode),
 }
 
-/// What a peer says, if it does.
+/// What a peer says, if anything.
 fn hear(socket: &OwnedFd) -> Option<End> {
     let mut buffer = [0; 16];
     match socket::receive(socket.as_fd(), &mut buffer, false) {
         Ok(Heard::Nothing) => None,
         Ok(Heard::Packet(len, _)) if &buffer[..len] == GOODBYE => Some(End::Goodbye),
         Ok(Heard::Packet(len, _)) if &buffer[..len] == PANICKED => Some(End::Failure(AbortCode::Panicked)),
-        // What nobody of this version says is as good as an end.
+        // Anything that this version does not say is treated as a death.
         _ => Some(End::Failure(AbortCode::Died)),
     }
 }

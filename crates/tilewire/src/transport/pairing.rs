@@ -1,8 +1,9 @@
 //! How the two sides of a transfer meet: each tells the other, through the bootstrap, what it is about to do.
 //!
-//! The n-th transfer a rank builds towards a peer is the n-th the peer builds from it, and the n-th collective of one is the n-th of the
-//! other: so a number names both sides and no third rank takes part. The same number, as far as it goes, is the *operation* that signals and packets of its
-//! launches carry ([`matching`](crate::ir::matching)).
+//! The n-th transfer that a rank builds towards a peer is the n-th that the peer builds from it, and the n-th
+//! collective of one is the n-th of the other. So a number identifies both sides, and no third rank takes part. The low
+//! bits of that number are part of the *operation* that signals and packets of its launches carry
+//! ([`matching`](crate::ir::matching)).
 #![forbid(unsafe_code)]
 
 use super::endpoint::PeerEndpoint;
@@ -24,7 +25,7 @@ pub enum Pairing {
 }
 
 impl Pairing {
-    /// What the peer does in it.
+    /// What the peer does in the same operation.
     pub const fn of_peer(self) -> Pairing {
         match self {
             Pairing::Send => Pairing::Receive,
@@ -34,7 +35,7 @@ impl Pairing {
     }
 }
 
-/// One side of one operation of two ranks.
+/// One side of an operation between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// This rank.
@@ -47,22 +48,24 @@ pub struct Ticket {
     pub number: u64,
 }
 
-/// Bits of a number that are part of an operation: one of the fifteen says that it is none of the user's own, one whether it is a collective.
+/// Bits of a number that are part of an operation. Of its fifteen bits, one says that it is not one of the user's own,
+/// and one whether it is a collective.
 const NUMBER_BITS: u32 = 13;
 
 impl Ticket {
-    /// What signals and packets of its launches carry: the same on both sides. It comes again after 8,192 operations of the kind between two ranks.
+    /// The operation that signals and packets of its launches carry, the same on both sides. It repeats after 8,192
+    /// operations of the kind between two ranks.
     pub fn operation(&self) -> u16 {
         let number = (self.number % (1 << NUMBER_BITS)) as u16;
         PeerEndpoint::OWN_OPERATIONS | number << 1 | u16::from(self.pairing == Pairing::Together)
     }
 
-    /// Where this rank tells.
+    /// The key under which this rank tells.
     pub(crate) fn mine(&self, transport: &str) -> String {
         self.key(transport, self.rank)
     }
 
-    /// Where the peer tells.
+    /// The key under which the peer tells.
     pub(crate) fn theirs(&self, transport: &str) -> String {
         self.key(transport, self.peer)
     }
@@ -95,14 +98,14 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// How many operations of each kind this rank has built with each peer, and what they are called.
+/// How many operations of each kind this rank has built with each peer, and their names.
 #[derive(Default)]
 pub(crate) struct Pairings {
     built: RefCell<HashMap<(Rank, Pairing), u64>>,
     names: Names,
 }
 
-/// What operations are called, for any thread: the last of each peer. A handle; clones are the same.
+/// The names of operations, for any thread: the latest of each peer. A handle; all clones share one list.
 #[derive(Clone, Default)]
 pub(crate) struct Names(Arc<Mutex<HashMap<Rank, Operations>>>);
 
@@ -110,7 +113,7 @@ pub(crate) struct Names(Arc<Mutex<HashMap<Rank, Operations>>>);
 type Operations = VecDeque<(u16, String)>;
 
 impl Names {
-    /// Names that are kept of each peer.
+    /// Names kept for each peer.
     const KEPT: usize = 4096;
 
     fn set(&self, ticket: &Ticket, name: &str) {
@@ -123,7 +126,7 @@ impl Names {
         names.push_back((operation, name.to_string()));
     }
 
-    /// What an operation with a peer is called, if that is known.
+    /// The name of an operation with a peer, if known.
     pub(crate) fn of(&self, peer: Rank, operation: u16) -> Option<String> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(&peer)?.iter().rev().find(|(known, _)| *known == operation).map(|(_, name)| name.clone())
@@ -131,18 +134,18 @@ impl Names {
 }
 
 impl Pairings {
-    /// The ticket that is taken next.
+    /// The next ticket, without taking it.
     pub(crate) fn next(&self, rank: Rank, pairing: Pairing, peer: Rank) -> Ticket {
         let number = self.built.borrow().get(&(peer, pairing)).copied().unwrap_or(0);
         Ticket { rank, peer, pairing, number }
     }
 
-    /// Takes it.
+    /// Takes a ticket, so that the next one has the following number.
     pub(crate) fn take(&self, ticket: &Ticket) {
         *self.built.borrow_mut().entry((ticket.peer, ticket.pairing)).or_default() = ticket.number + 1;
     }
 
-    /// What an operation is called, by this rank until the peer has told.
+    /// Sets the name of an operation: this rank's own name for it until the peer has told its name.
     pub(crate) fn name(&self, ticket: &Ticket, name: &str) {
         self.names.set(ticket, name);
     }

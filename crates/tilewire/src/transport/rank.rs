@@ -5,7 +5,7 @@ use std::fmt;
 
 /// One member of a world, by number: 0 to the world's size − 1.
 ///
-/// A type of its own so that a rank is never taken for a count, a block or an index into something else.
+/// A separate type, so that a rank is never mistaken for a count, a block or an index into something else.
 ///
 /// ```
 /// use tilewire::transport::Rank;
@@ -17,22 +17,22 @@ use std::fmt;
 pub struct Rank(u32);
 
 impl Rank {
-    /// The rank of this number.
+    /// The rank with this number.
     pub const fn new(number: u32) -> Rank {
         Rank(number)
     }
 
-    /// The number, on the wire and in messages.
+    /// The number, as sent between ranks and shown in messages.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The number, as an index into what has one entry per rank.
+    /// The number, as an index into anything that has one entry per rank.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The rank `steps` further round the ring of `world_size` ranks.
+    /// The rank `steps` further along the ring of `world_size` ranks.
     ///
     /// # Panics
     /// If the world is empty.

@@ -1,4 +1,4 @@
-//! How ranks come to share memory: they compare what each asks for, then create it, then hear that all have it.
+//! How ranks come to share memory: they compare what each asks for, then create it, then learn that all have it.
 //!
 //! ```text
 //!  all ranks                                                      fails on every rank when
@@ -6,7 +6,7 @@
 //!  2  create the segments (threads: rank 0, processes: each)      one cannot
 //!  3  all-gather "I have it", or why not                          one has not
 //! ```
-//! A rank with an objection of its own still takes part, so that the others hear it and do not wait.
+//! A rank with an objection still takes part, so that the others hear it and do not wait.
 #![forbid(unsafe_code)]
 
 use super::abort::Cause;
@@ -25,15 +25,15 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What all ranks must agree on, by name. The first is always the version of the library, with that of a segment's header.
+/// What all ranks must agree on, by name. The first is always the version of the library and of a segment's header.
 pub(crate) struct Parameters {
-    /// What the ranks meet for; part of the names they meet under.
+    /// What the ranks meet for; part of the names under which they meet.
     what: &'static str,
     values: Vec<(&'static str, String)>,
     objection: Option<TransportError>,
 }
 
-/// What each rank said, by rank, in the order of the parameters.
+/// The values of each rank, by rank, in the order of the parameters.
 pub(crate) type Said = Vec<Vec<String>>;
 
 impl Parameters {
@@ -47,17 +47,17 @@ impl Parameters {
         self
     }
 
-    /// This rank cannot go on, and says so to all.
+    /// This rank cannot go on, and tells all ranks.
     pub(crate) fn object(mut self, objection: Option<TransportError>) -> Parameters {
         self.objection = objection;
         self
     }
 
-    /// Step 1; the values named in `free` may differ.
+    /// Step 1. The values named in `free` may differ.
     pub(crate) fn agree(self, world: &Shared, free: &[&str], deadline: Deadline) -> Result<Said, TransportError> {
         let lines: Vec<String> = self.values.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         let objection = self.objection.as_ref().map(ToString::to_string).unwrap_or_default();
-        // What the objection says may hold any character, so it stands last.
+        // The objection may contain any character, so it comes last.
         let card = format!("{}objection={objection}", lines.concat());
         let cards = world.gather(&format!("{}/parameters", self.what), card.as_bytes(), deadline)?;
         if let Some(objection) = self.objection {
@@ -77,7 +77,9 @@ impl Parameters {
             values.into_iter().zip(&mut said).for_each(|(value, of_rank)| of_rank.push(value));
         }
         for (rank, card) in Rank::all(cards.len()).zip(&cards) {
-            let what = card.split_once("objection=").map_or("it speaks another language", |(_, what)| what);
+            let what = card
+                .split_once("objection=")
+                .map_or("its parameters are malformed: do all ranks run the same version?", |(_, what)| what);
             if !what.is_empty() {
                 return Err(TransportError::Peer { rank, what: what.to_string() });
             }
@@ -86,7 +88,7 @@ impl Parameters {
     }
 }
 
-/// The layout of a transport's constants, if they can be meant.
+/// The layout for a transport's constants, if they make sense.
 pub(crate) fn layout_of(geometry: Geometry) -> Result<Layout, TransportError> {
     let Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, .. } = geometry;
     let bad =
@@ -108,12 +110,12 @@ pub(crate) fn layout_of(geometry: Geometry) -> Result<Layout, TransportError> {
     Layout::new(geometry).ok_or(TransportError::TooLarge)
 }
 
-/// What a transport keeps of its world: enough to meet again.
+/// What a transport keeps of its world: enough for the ranks to meet again.
 #[derive(Clone)]
 pub struct Shared {
     bootstrap: std::sync::Arc<dyn super::Bootstrap>,
     meeting: Option<std::sync::Arc<super::meeting::Meeting>>,
-    /// As long as waits last; `None`: without end.
+    /// How long waits last; `None`: forever.
     length: Option<Duration>,
 }
 
@@ -123,7 +125,7 @@ impl Shared {
         Shared { bootstrap, meeting, length: world.deadline_length() }
     }
 
-    /// Ranks of one thread: each has its bootstrap, and none waits for another.
+    /// For ranks of one thread: each has its bootstrap, and none waits for another.
     pub(crate) fn alone(
         bootstrap: std::sync::Arc<dyn super::Bootstrap>,
         meeting: std::sync::Arc<super::meeting::Meeting>,
@@ -136,7 +138,7 @@ impl Shared {
         self.bootstrap.rank()
     }
 
-    /// Gives all ranks what each brings, in rank order, where ranks are threads; `None` where they are processes. Collective.
+    /// If ranks are threads, gives all ranks what each brings, in rank order; `None` if they are processes. Collective.
     pub(crate) fn show<T: Send + Sync + 'static>(
         &self,
         what: &str,
@@ -149,7 +151,7 @@ impl Shared {
         let see = |(rank, card): (Rank, &Vec<u8>)| {
             let ticket = <[u8; 8]>::try_from(&card[..]).ok().map(u64::from_le_bytes);
             let shown = ticket.and_then(|ticket| meeting.see(ticket)).and_then(|shown| shown.downcast::<T>().ok());
-            shown.ok_or_else(|| TransportError::Peer { rank, what: "it shows nothing".to_string() })
+            shown.ok_or_else(|| TransportError::Peer { rank, what: "it offered nothing to share".to_string() })
         };
         Rank::all(self.size()).zip(&cards).map(see).collect::<Result<Vec<_>, _>>().map(Some)
     }
@@ -158,7 +160,7 @@ impl Shared {
         self.bootstrap.world_size()
     }
 
-    /// Where ranks that are threads meet.
+    /// The meeting, if ranks are threads.
     pub(crate) fn meeting(&self) -> Option<&super::meeting::Meeting> {
         self.meeting.as_deref()
     }
@@ -167,7 +169,7 @@ impl Shared {
         self.meeting.is_some()
     }
 
-    /// A rank that the bootstrap found lost.
+    /// A rank that the bootstrap knows to be lost.
     pub(crate) fn lost(&self) -> Option<Rank> {
         self.bootstrap.lost()
     }
@@ -214,7 +216,7 @@ impl Shared {
             let mut exchange = |mine: &[u8]| self.gather(&name, mine, deadline);
             return Ok(SegmentSet::create_with(rank, self.size(), bytes, &options, &mut exchange)?);
         };
-        // One creates for all: threads share their memory, so there is nothing to pass but handles.
+        // One rank creates for all: threads share their memory, so only handles need to be passed.
         let (mut card, mut failure) = (Vec::new(), None);
         if rank == 0 {
             match SegmentSet::threads_with(self.size(), bytes, &options) {
@@ -232,7 +234,7 @@ impl Shared {
         set.ok_or_else(|| TransportError::Peer { rank: Rank::new(0), what: what() })
     }
 
-    /// Step 3: gives what this rank has, when every rank has it.
+    /// Step 3: returns what this rank has, once every rank has it.
     pub(crate) fn all_have<T>(
         &self,
         what: &str,
@@ -254,38 +256,38 @@ impl Shared {
 /// Why a transport or a window could not be made, used or closed.
 #[non_exhaustive]
 pub enum TransportError {
-    /// A parameter that cannot be meant.
+    /// A parameter that makes no sense.
     BadOption {
         /// Its name.
         option: &'static str,
-        /// What it says.
+        /// Its value.
         value: usize,
-        /// What it should say.
+        /// What it should be.
         expected: String,
     },
-    /// All parameters together need more memory than there are addresses.
+    /// The parameters together need more memory than the address space has.
     TooLarge,
     /// The ranks ask for different things.
     Mismatch {
         /// The parameter.
         parameter: String,
-        /// What each rank says, by rank.
+        /// The value of each rank, by rank.
         values: Vec<String>,
     },
-    /// Another rank cannot go on, and says why.
+    /// Another rank cannot go on, and reported why.
     Peer {
         /// That rank.
         rank: Rank,
-        /// Its words.
+        /// Its message.
         what: String,
     },
     /// The ranks could not talk to each other.
     Bootstrap(BootstrapError),
     /// The memory could not be shared.
     Segment(SegmentError),
-    /// There is no memory for what was asked for.
+    /// There is not enough memory for what was asked for.
     NoMemory(NoMemory),
-    /// The device of this rank cannot: the words of its engine, as an error of its own type.
+    /// This rank's device failed: its engine's error, in the engine's own type.
     Device(Arc<dyn Error + Send + Sync>),
     /// The transport has no windows.
     NoWindows,
@@ -294,16 +296,16 @@ pub enum TransportError {
         /// Why.
         cause: Cause,
     },
-    /// The ranks made different calls: they wait for each other, or launched one operation in place of another. All ranks hear of it. The
-    /// transport is broken.
+    /// The ranks made different calls: they wait for each other, or one launched a different operation than another.
+    /// All ranks hear of it, and the transport is broken.
     Judged(Verdict),
     /// The other side of a transfer did not come.
     NotMet {
-        /// Which side of which transfer it was to be.
+        /// This rank's side of the transfer.
         ticket: Ticket,
-        /// The rank that is late: the one that all who wait are waiting for in the end, or the ticket's peer where that is not known.
+        /// The late rank: the one at the end of the chain of waiting ranks, or the ticket's peer if that is not known.
         late: Rank,
-        /// How long this one waited.
+        /// How long this rank waited.
         after: Duration,
     },
     /// Some ranks did not close in time.
@@ -312,7 +314,7 @@ pub enum TransportError {
         rank: Rank,
         /// Those ranks.
         ranks: Vec<usize>,
-        /// How long this one waited.
+        /// How long this rank waited.
         after: Duration,
     },
 }
@@ -350,7 +352,7 @@ errors! {
     from { BootstrapError => Bootstrap, SegmentError => Segment, NoMemory => NoMemory }
 }
 
-/// The ranks that say the same, together, in the order of the first of each.
+/// Groups the ranks by value, in the order in which the values first appear.
 fn groups(values: &[String]) -> Vec<(&str, Vec<usize>)> {
     let mut found: Vec<(&str, Vec<usize>)> = Vec::new();
     for (rank, value) in values.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! Segments: memory of every rank that every rank can reach.
 //!
-//! Threads share their process's memory, of which a page is taken when it is first touched. Processes share sealed anonymous files, all
-//! of whose memory is taken at the start, passed through sockets that have no name in the file system: when the last process that maps
-//! a segment ends, however it ends, nothing is left of it.
+//! Threads share their process's memory, in which each page is taken when it is first touched. Processes share sealed
+//! anonymous files, whose memory is all taken at the start. The files are passed through sockets that have no name in
+//! the file system. When the last process that maps a segment ends, however it ends, nothing is left of the segment.
 //!
-//! Before anything is taken, what all ranks need together is compared with what the machine and their control groups have left: beyond
-//! that Linux would end a process rather than say no.
+//! Before anything is taken, the total need of all ranks is compared with what the machine and their control groups
+//! have left. Beyond that, Linux would end a process rather than refuse.
 
 use super::abort::{Abort, Cause, PanicGuard};
 use super::doorbell::Doorbell;
@@ -17,19 +17,19 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// An all-gather of small byte strings: this rank's in, those of all ranks out, in order of the ranks.
+/// An all-gather of small byte strings: takes this rank's, returns those of all ranks, in rank order.
 pub type Exchange<'a, E> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E> + 'a;
 
 /// How segments are created.
 #[derive(Clone, Debug)]
 pub struct SegmentOptions {
-    /// How long the ranks may take to share their segments, the exchange not counted (it has a deadline of its own).
+    /// How long the ranks may take to share their segments, not counting the exchange (which has its own deadline).
     pub deadline: Duration,
     /// True to enter all pages into the page tables immediately rather than at first touch. Pages of processes are
     /// *allocated* in any case, pages of threads only if this is set.
     pub populate: bool,
-    /// Whether segments of threads ask for huge pages. Faster to walk through, but taken as a whole when any part is touched: not for small
-    /// parts of many peers.
+    /// True if segments of threads ask for huge pages. They are faster to walk through, but a page is taken as a whole
+    /// when any part of it is touched. So they do not suit small parts for many peers.
     pub huge_pages: bool,
 }
 
@@ -39,9 +39,10 @@ impl Default for SegmentOptions {
     }
 }
 
-/// The segments of all ranks of a world, as one rank sees them: as many bytes from each, zero at first.
+/// The segments of all ranks of a world, as one rank sees them: the same number of bytes from each, initially zero.
 ///
-/// Dropping the set lets go of the segments, but each stays mapped until the last [`Memory`], [`Abort`] and [`Doorbell`] of it is gone.
+/// Dropping the set lets go of the segments, but each stays mapped until its last [`Memory`], [`Abort`] and
+/// [`Doorbell`] are gone.
 pub struct SegmentSet {
     rank: usize,
     bytes: usize,
@@ -63,7 +64,7 @@ impl SegmentSet {
         SegmentSet::threads_with(world_size, bytes, &SegmentOptions::default())
     }
 
-    /// As [`SegmentSet::threads`], with options.
+    /// Like [`SegmentSet::threads`], with options.
     pub fn threads_with(
         world_size: usize,
         bytes: usize,
@@ -73,7 +74,7 @@ impl SegmentSet {
         let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
         let no_memory = |shortage| SegmentError::NoMemory { bytes: total, shortage };
         let all = (total as u64).saturating_mul(world_size as u64);
-        // For small segments the files are not worth reading.
+        // For small segments, reading the system's files is not worth it.
         if all >= COMPARED {
             MemoryLeft::now().check(all).map_err(|shortage| no_memory(Some(shortage)))?;
         }
@@ -83,10 +84,11 @@ impl SegmentSet {
         Ok((0..world_size).map(|rank| SegmentSet::new(rank, bytes, segments.clone())).collect())
     }
 
-    /// Segments for ranks that are processes of one machine. A collective call: every rank makes it, with the same size.
+    /// Segments for ranks that are processes of one machine. A collective call: every rank makes it, with the same
+    /// size.
     ///
-    /// `exchange` is an all-gather of small byte strings, in order of the ranks; it is called once. Only who has what it gave can
-    /// get at the segments, and only if it runs as the same user.
+    /// `exchange` is an all-gather of small byte strings, in rank order; it is called once. A process can get at the
+    /// segments only if it has the result of the exchange and runs as the same user.
     ///
     /// ```
     /// use tilewire::transport::SegmentSet;
@@ -104,7 +106,7 @@ impl SegmentSet {
         SegmentSet::create_with(rank, world_size, bytes, &SegmentOptions::default(), exchange)
     }
 
-    /// As [`SegmentSet::create`], with options.
+    /// Like [`SegmentSet::create`], with options.
     pub fn create_with<E: Into<Box<dyn Error + Send + Sync>>>(
         rank: usize,
         world_size: usize,
@@ -117,24 +119,26 @@ impl SegmentSet {
         processes::create((rank, world_size), bytes, options, &mut exchange)
     }
 
-    /// The bytes of a rank's segment, page-aligned. Peers may write them at any time; kernels order that by signals.
+    /// The bytes of a rank's segment, page-aligned. Peers may write them at any time; kernels use signals to order
+    /// that.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn segment(&self, rank: usize) -> Memory {
         let segment = self.segments[rank].clone();
-        // SAFETY: the mapping holds a header and at least `bytes` more, initialised, and lives as long as the handle that is passed along.
-        // Nobody holds references into the bytes: they are only given out as `Memory`.
+        // SAFETY: the mapping holds a header and at least `bytes` more, initialised, and lives as long as the handle
+        // that is passed along. Nobody holds references into the bytes: they are only handed out as `Memory`.
         unsafe { Memory::shared(segment.bytes(), self.bytes, ReachableFrom::HOST, segment) }
     }
 
-    /// Zeroed memory of this process that could be passed to others: a mapped file without a name. Its owner alone has it so far.
+    /// Zeroed memory of this process that could be passed to others: a mapped file without a name. So far only its
+    /// owner has it.
     #[cfg(target_os = "linux")]
     pub(crate) fn exportable(bytes: usize) -> Result<Memory, SegmentError> {
         processes::exportable(bytes)
     }
 
-    /// As there are no processes to pass it to, ordinary memory.
+    /// Ordinary memory, since there are no processes to pass it to.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn exportable(bytes: usize) -> Result<Memory, SegmentError> {
         Memory::try_zeroed(bytes).map_err(|error| SegmentError::NoMemory { bytes, shortage: error.shortage })
@@ -143,12 +147,12 @@ impl SegmentSet {
     /// The abort word of a rank.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn abort(&self, rank: usize) -> Abort {
         Abort::new(self.segments[rank].clone())
     }
 
-    /// The abort words of all ranks, in their order.
+    /// The abort words of all ranks, in rank order.
     pub fn aborts(&self) -> Vec<Abort> {
         self.segments.iter().map(|segment| Abort::new(segment.clone())).collect()
     }
@@ -156,7 +160,7 @@ impl SegmentSet {
     /// The doorbell of a rank.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn doorbell(&self, rank: usize) -> Doorbell {
         Doorbell::new(self.segments[rank].clone())
     }
@@ -166,12 +170,12 @@ impl SegmentSet {
         self.segments.clone()
     }
 
-    /// The segments of all ranks, not kept alive.
+    /// The segments of all ranks, without keeping them alive.
     pub(super) fn weak(&self) -> impl Iterator<Item = Weak<Mapping>> {
         self.segments.iter().map(Arc::downgrade)
     }
 
-    /// Ends the waits of all ranks, this one's included.
+    /// Ends the waits of all ranks, including this one's.
     pub fn abort_all(&self, cause: Cause) {
         self.aborts().iter().for_each(|abort| _ = abort.set(cause));
     }
@@ -182,14 +186,15 @@ impl SegmentSet {
         PanicGuard::new(self.rank, peers.map(|rank| self.abort(rank)).collect())
     }
 
-    /// The sockets to the other ranks, for a [`Monitor`](super::Monitor). Can be taken once; none where ranks are threads.
+    /// The sockets to the other ranks, for a [`Monitor`](super::Monitor). They can be taken once; there are none if
+    /// ranks are threads.
     #[cfg(target_os = "linux")]
     pub fn take_control(&mut self) -> ControlSockets {
         std::mem::take(&mut self.control)
     }
 
-    /// Passes a descriptor to every other rank over its control socket, and takes the one that each passes. Collective; before a monitor
-    /// has the sockets. Index: the rank; `None` at one's own.
+    /// Passes a descriptor to every other rank over its control socket, and takes the one that each passes. Collective;
+    /// must come before a monitor has the sockets. Indexed by rank; `None` for this rank.
     #[cfg(target_os = "linux")]
     pub(crate) fn swap_descriptors(
         &mut self,
@@ -204,7 +209,7 @@ impl SegmentSet {
         self.rank
     }
 
-    /// Ranks in the world.
+    /// Number of ranks in the world.
     pub fn world_size(&self) -> usize {
         self.segments.len()
     }
@@ -235,7 +240,7 @@ impl fmt::Debug for SegmentSet {
 #[cfg(target_os = "linux")]
 #[derive(Debug, Default)]
 pub struct ControlSockets {
-    /// Index: the rank; `None` at one's own.
+    /// Indexed by rank; `None` for this rank.
     pub(super) sockets: Vec<Option<std::os::fd::OwnedFd>>,
 }
 
@@ -268,10 +273,11 @@ mod processes {
         options: &SegmentOptions,
         exchange: &mut Exchange<'_, SegmentError>,
     ) -> Result<SegmentSet, SegmentError> {
-        // A rank that fails here still takes part in the exchange: the others must not wait for it in vain.
+        // A rank that fails here still takes part in the exchange, so that the others do not wait for it in vain.
         let own = Own::open(world_size, bytes);
         let total = Mapping::total(bytes).unwrap_or(usize::MAX);
-        // What is left is read before the exchange and taken after it: so nobody takes what another has yet to count.
+        // We read what is left before the exchange and take memory after it, so no rank takes memory before all have
+        // counted.
         let left = if total as u64 >= COMPARED / world_size as u64 { MemoryLeft::now() } else { MemoryLeft::default() };
         let alone = left
             .check(total as u64)
@@ -300,7 +306,7 @@ mod processes {
         Ok(SegmentSet { rank, bytes, segments, control: ControlSockets { sockets } })
     }
 
-    /// Takes the memory of this rank's segment, if there is enough for those of all ranks.
+    /// Takes the memory of this rank's segment, if there is enough for the segments of all ranks.
     fn take(
         total: usize,
         left: &MemoryLeft,
@@ -317,7 +323,7 @@ mod processes {
         Ok((file, mapping))
     }
 
-    /// Zeroed memory in a file of its own, whose descriptor stays open with it.
+    /// Zeroed memory in a file of its own, whose descriptor stays open as long as the memory.
     pub(super) fn exportable(bytes: usize) -> Result<Memory, SegmentError> {
         let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
         let no_memory = |shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) };
@@ -327,12 +333,13 @@ mod processes {
         let file = memfd::create(total)?;
         let mapping = memfd::map(file.as_fd(), total, false)?;
         let start = mapping.bytes();
-        // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking, and lives as long as
-        // the keep-alive that is passed along. It was made here, so nobody else has its address or its descriptor.
+        // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking,
+        // and lives as long as the keep-alive that is passed along. It was made here, so nobody else has its address or
+        // descriptor.
         Ok(unsafe { Memory::foreign(start, bytes, Arc::new((mapping, file))) })
     }
 
-    /// What a passed descriptor comes with.
+    /// The packet that accompanies a passed descriptor.
     const PASSED: &[u8] = b"TWHANDLE";
 
     pub(crate) fn swap_descriptors(
@@ -371,7 +378,7 @@ mod processes {
         }
     }
 
-    /// What a rank needs before it can show itself to others.
+    /// What a rank needs before the others can connect to it.
     struct Own {
         listener: OwnedFd,
         name: Vec<u8>,
@@ -383,7 +390,7 @@ mod processes {
             Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
             reserve_descriptors(handover::descriptors(world_size)).map_err(SegmentError::Descriptors)?;
             let random = || socket::random::<16>().map_err(SegmentError::system("getrandom"));
-            // A name that can be recognised in a list of sockets, and that nobody can have taken.
+            // A name that is recognisable in a list of sockets, and that nobody can have taken.
             let name = format!("tilewire-{:032x}", u128::from_ne_bytes(random()?)).into_bytes();
             let listener =
                 socket::listen(&name, handover::backlog(world_size)).map_err(SegmentError::system("bind or listen"))?;
@@ -391,7 +398,7 @@ mod processes {
         }
     }
 
-    /// Checks that the ranks mean the same; gives where each listens.
+    /// Checks that the ranks agree; returns where each listens.
     fn doors(rank: usize, world_size: usize, own: &Card, cards: &[Vec<u8>]) -> Result<Vec<Door>, SegmentError> {
         let malformed = |what: String| SegmentError::Malformed { rank: None, what };
         if cards.len() != world_size {

@@ -1,22 +1,23 @@
-//! How large a transport is where its options do not say: as large as is fast, and smaller where there are many ranks.
+//! How large a transport is if its options do not specify it: as large as is fast, and smaller if there are many ranks.
 //!
-//! Every rank has room for every other, so what a machine spends grows with the square of its ranks. The usual sizes are halved, one
-//! after the other, until all segments together stay within [`DEFAULT_TOTAL`]:
+//! Every rank has room for every other, so a machine's memory use grows with the square of its ranks. The usual sizes
+//! are halved, in this order, until all segments together stay within [`DEFAULT_TOTAL`]:
 //!
 //! ```text
-//!  1  packets that no choice of ours needs
-//!  2  blocks, each with its staging, packets and lines: what one block has stays, and with it how fast it is
-//!  3  whatever takes most: staging, packets or slots
+//!  1  packets beyond what our own choices need
+//!  2  blocks, each with its staging, packets and lines: the size of one block stays, and with it its speed
+//!  3  whatever takes the most memory: staging, packets or slots
 //! ```
 #![forbid(unsafe_code)]
 
 use super::layout::{Geometry, LINE, Layout};
 use super::mapping::Mapping;
 
-/// Bytes that the segments of all ranks of a machine take together, at most, where no option of a transport says otherwise.
+/// The most bytes that the segments of all ranks of a machine take together, unless an option of the transport
+/// specifies otherwise.
 pub const DEFAULT_TOTAL: usize = 1 << 30;
 
-/// The sizes of a kind of transport, from what is usual down to what is of use.
+/// The sizes of one kind of transport, from the usual ones down to the smallest useful ones.
 pub(crate) struct Sizes {
     /// Blocks for one peer.
     pub(crate) blocks: usize,
@@ -24,7 +25,7 @@ pub(crate) struct Sizes {
     /// Staging of a block.
     pub(crate) staging: usize,
     pub(crate) least_staging: usize,
-    /// Packets of a block; how many are enough for every message that we choose packets for.
+    /// Packets of a block; `enough_packets` suffice for every message that we choose packets for.
     pub(crate) packets: usize,
     pub(crate) enough_packets: usize,
     pub(crate) least_packets: usize,
@@ -36,7 +37,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// What a world of `world_size` ranks has.
+    /// The geometry for a world of `world_size` ranks.
     pub(crate) fn of_world(&self, world_size: usize) -> Geometry {
         let mut now = Block { blocks: self.blocks, staging: self.staging, packets: self.packets, slots: self.slots };
         loop {
@@ -48,7 +49,7 @@ impl Sizes {
         }
     }
 
-    /// The next smaller sizes; `None` when there are none of use.
+    /// The next smaller sizes; `None` if no smaller ones are useful.
     fn smaller(&self, now: Block) -> Option<Block> {
         if now.packets > self.enough_packets {
             return Some(Block { packets: now.packets / 2, ..now });
@@ -62,13 +63,13 @@ impl Sizes {
             (now.packets, self.least_packets, now.packets, Block { packets: now.packets / 2, ..now }),
             (now.slots, self.least_slots, lines, Block { slots: now.slots / 2, ..now }),
         ];
-        // Of equal ones the first.
+        // Of equal ones, take the first.
         let may = halves.into_iter().rev().filter(|(is, least, ..)| is > least);
         may.max_by_key(|(_, _, bytes, _)| *bytes).map(|(.., smaller)| smaller)
     }
 }
 
-/// What one block has, and how many there are.
+/// The size of one block, and how many there are.
 #[derive(Clone, Copy)]
 struct Block {
     blocks: usize,

@@ -1,17 +1,17 @@
-//! Unix sockets between the ranks of one machine: sequenced packets, so that a message is one call and never comes in pieces;
-//! abstract names, so that nothing stays in the file system. Nothing here blocks but [`wait`], which has a deadline.
+//! Unix sockets between the ranks of one machine: sequenced packets, so that a message is one call and never arrives in
+//! pieces, and abstract names, so that nothing stays in the file system. Only [`wait`] blocks, and it has a deadline.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// What a connection had to say.
+/// The result of reading a connection.
 pub(super) enum Heard {
     /// Nothing yet.
     Nothing,
     /// The other side is gone.
     End,
-    /// A packet of this many bytes, cut if longer than the buffer, with a descriptor if one was sent and asked for.
+    /// A packet of this many bytes, truncated to the buffer's length, and a descriptor if one was sent and asked for.
     Packet(usize, Option<OwnedFd>),
 }
 
@@ -21,12 +21,12 @@ pub(super) fn listen(name: &[u8], backlog: usize) -> io::Result<OwnedFd> {
     let (address, len) = abstract_address(name)?;
     // SAFETY: the address is valid for `len` bytes.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
-    // SAFETY: a socket of our own; touches no memory.
+    // SAFETY: our own socket; touches no memory.
     check(unsafe { libc::listen(socket.as_raw_fd(), backlog.try_into().unwrap_or(i32::MAX)) })?;
     Ok(socket)
 }
 
-/// Connects to an abstract name; `WouldBlock` when too many others are about to.
+/// Connects to an abstract name; `WouldBlock` if its queue is full.
 pub(super) fn connect(name: &[u8]) -> io::Result<OwnedFd> {
     let socket = open()?;
     let (address, len) = abstract_address(name)?;
@@ -35,7 +35,7 @@ pub(super) fn connect(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes the next connection, if one is there.
+/// Takes the next connection, if there is one.
 pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no address is asked for; touches no memory.
@@ -44,13 +44,13 @@ pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
         // SAFETY: a fresh descriptor that nobody else knows.
         Ok(socket) => Ok(Some(unsafe { OwnedFd::from_raw_fd(socket) })),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // The connection came and went; or a signal came: the caller's loop is back soon.
+        // The connection came and went, or a signal came: the caller's loop will be back soon.
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Whether the other side is a process of this user.
+/// True if the other side is a process of this user.
 pub(super) fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -61,19 +61,20 @@ pub(super) fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(peer.uid == unsafe { libc::geteuid() })
 }
 
-/// Sends one packet, with a descriptor if there is one to pass. False when the other side is gone: what it said last may still be
-/// heard.
+/// Sends one packet, with a descriptor if there is one to pass. Returns false if the other side is gone; its last words
+/// may still be unread.
 pub(super) fn send(socket: BorrowedFd<'_>, packet: &[u8], pass: Option<BorrowedFd<'_>>) -> io::Result<bool> {
     let mut part = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
     let mut control = Control::new();
-    // SAFETY: all zeros is a value of this plain C struct.
+    // SAFETY: all zeros is a valid value of this plain C struct.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     if let Some(file) = pass {
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = Control::LEN as _;
-        // SAFETY: the control buffer is aligned for a header and has room for one descriptor (`Control::LEN`), so both macros stay inside.
+        // SAFETY: the control buffer is aligned for a header and has room for one descriptor (`Control::LEN`), so both
+        // macros stay inside it.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -99,33 +100,35 @@ pub(super) fn send(socket: BorrowedFd<'_>, packet: &[u8], pass: Option<BorrowedF
     }
 }
 
-/// Receives one packet into `buffer`. Descriptors that nobody asked for are closed by the kernel.
+/// Receives one packet into `buffer`. The kernel closes descriptors that nobody asked for.
 pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], with_file: bool) -> io::Result<Heard> {
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = Control::new();
     let mut ended = false;
     loop {
-        // SAFETY: all zeros is a value of this plain C struct.
+        // SAFETY: all zeros is a valid value of this plain C struct.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         if with_file {
             message.msg_control = control.0.as_mut_ptr().cast();
-            // Not all of it: rounded up to the header's alignment there would be room for a second descriptor, which nobody would close.
+            // Not the whole buffer: rounded up to the header's alignment it would have room for a second descriptor,
+            // which nobody would close.
             // SAFETY: arithmetic only.
             message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: buffer and control buffer are writable for the lengths given.
+        // SAFETY: the buffer and the control buffer are writable for the lengths given.
         let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
         match check(received as i32) {
-            // Nobody here sends empty packets: it is the end. But Linux looks into the queue first and whether the other side is gone
-            // afterwards: what was sent in between is there, and only a second look finds it. Nothing comes after an end, so two are enough.
+            // Nobody here sends empty packets, so this is the end. But Linux first looks into the queue and then checks
+            // whether the other side is gone. A packet sent in between is there, and only a second look finds it.
+            // Nothing comes after an end, so two looks are enough.
             Ok(0) if ended => return Ok(Heard::End),
             Ok(0) => ended = true,
             Ok(len) => return Ok(Heard::Packet(len as usize, passed(&message))),
             Err(error) => match error.kind() {
-                // A reset comes before what is still queued, and once: look again.
+                // A reset is reported once, before what is still queued: look again.
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionReset => {}
                 io::ErrorKind::WouldBlock => return Ok(Heard::Nothing),
                 io::ErrorKind::NotConnected => return Ok(Heard::End),
@@ -135,7 +138,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], with_file: bool
     }
 }
 
-/// Waits until one of the sockets has something to say, or until `until`.
+/// Waits until one of the sockets has news, or until `until`.
 pub(super) fn wait<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>, until: Option<Instant>) -> io::Result<()> {
     let entry = |socket: BorrowedFd<'_>| libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut entries: Vec<libc::pollfd> = sockets.map(entry).collect();
@@ -163,10 +166,10 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])) })
 }
 
-/// Bytes nobody can guess.
+/// Bytes that nobody can guess.
 pub(super) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    // SAFETY: the array is writable for N bytes. Up to 256 bytes come whole.
+    // SAFETY: the array is writable for N bytes. Requests of up to 256 bytes are answered in full.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
     check(got as i32)?;
     assert_eq!(got as usize, N, "short requests are answered whole");
@@ -182,7 +185,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// An address that begins with a zero byte lives in the kernel only.
+/// An address that begins with a zero byte exists only in the kernel.
 fn abstract_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as _, sun_path: [0; 108] };
     if name.is_empty() || name.len() >= address.sun_path.len() {
@@ -197,8 +200,9 @@ fn abstract_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen
 
 /// The descriptor that came with a message.
 fn passed(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: the kernel filled the control buffer and said how much of it; the macros stay inside. `receive` leaves room for one
-    // descriptor, so there is at most one header with at most one, which is ours from now on.
+    // SAFETY: the kernel filled the control buffer and recorded how much of it; the macros stay inside that. `receive`
+    // leaves room for one descriptor, so there is at most one header with at most one descriptor, which we own from now
+    // on.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         if header.is_null() || (*header).cmsg_level != libc::SOL_SOCKET || (*header).cmsg_type != libc::SCM_RIGHTS {
@@ -214,7 +218,7 @@ fn passed(message: &libc::msghdr) -> Option<OwnedFd> {
 struct Control([u64; Control::LEN / 8]);
 
 impl Control {
-    // SAFETY: arithmetic; the function is unsafe for no reason but its C origin.
+    // SAFETY: arithmetic only; the function is unsafe merely because of its C origin.
     const LEN: usize = unsafe { libc::CMSG_SPACE(size_of::<i32>() as u32) } as usize;
 
     fn new() -> Control {
@@ -255,11 +259,12 @@ mod tests {
         drop(writer);
         assert!(matches!(receive(theirs.as_fd(), &mut buffer, true).unwrap(), Heard::Packet(1, Some(_))));
         assert!(matches!(receive(theirs.as_fd(), &mut buffer, false).unwrap(), Heard::Packet(1, None)));
-        // Every copy of the writing end is closed again: the pipe is at its end.
+        // Every copy of the writing end is closed again, so the pipe is at its end.
         assert_eq!(std::io::read_to_string(reader).unwrap(), "");
     }
 
-    /// A rank says its last word and closes at once, while another looks. (With one look at an end, 200 of 500,000 words were lost.)
+    /// A rank says its last word and closes immediately, while another looks. (With only one look at an end, 200 of
+    /// 500,000 words were lost.)
     #[test]
     fn a_last_word_is_heard_whenever_it_comes() {
         let (to, from) = std::sync::mpsc::sync_channel::<OwnedFd>(0);

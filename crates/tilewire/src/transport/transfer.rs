@@ -1,6 +1,6 @@
-//! What one side of a transfer wants, and whether the transport can do it.
+//! A request for one side of a transfer, and whether the transport can carry it out.
 //!
-//! Everything refused here would otherwise silently corrupt the next peer's region, or hang.
+//! Everything refused here would otherwise hang or silently corrupt the next peer's region.
 #![forbid(unsafe_code)]
 
 use super::abort::Cause;
@@ -10,7 +10,7 @@ use super::rank::Rank;
 use crate::tensor::Type;
 use std::fmt;
 
-/// What one side wants to send to, or receive from, a peer.
+/// What one side wants to send to a peer, or receive from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The other side.
@@ -29,17 +29,17 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// In packets that carry their flag: the whole message is in the packet area at once, and there is room for
-    /// [`PACKET_DEPTH`](super::layout::PACKET_DEPTH) of them.
+    /// In packets that carry their flag. The packet area holds the whole message, with room for
+    /// [`PACKET_DEPTH`](super::layout::PACKET_DEPTH) such messages.
     Packet,
-    /// Step by step through slots of the receiver's staging: a message of any size.
+    /// Step by step through slots of the receiver's staging; a message may have any size.
     Staged {
         /// Bytes of a slot.
         slot_bytes: usize,
         /// Slots of a block: at least 2, so that one is filled while another is emptied.
         depth: usize,
     },
-    /// Through the same slots, by asynchronous copies out of scratch and into it.
+    /// Through the same slots, by asynchronous copies from and to scratch memory.
     Bulk {
         /// Bytes of a slot.
         slot_bytes: usize,
@@ -62,7 +62,7 @@ messages! {
     }
 }
 
-/// Whether the slots of a pipeline fit the staging of a block.
+/// Checks that the slots of a pipeline fit the staging of a block.
 pub(crate) fn check_slots(
     shape: &LinkShape,
     protocol: Protocol,
@@ -84,11 +84,11 @@ pub(crate) fn check_slots(
     Ok(())
 }
 
-/// Why a transport cannot do a transfer.
+/// Why a transport cannot carry out a transfer.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// The transport broke before.
+    /// The transport is already broken.
     Broken {
         /// Why.
         cause: Cause,
@@ -100,37 +100,37 @@ pub enum TransferError {
         /// Ranks in the world.
         world_size: usize,
     },
-    /// A rank that would talk to itself.
+    /// A rank that would send to itself.
     SelfTransfer {
         /// That rank.
         rank: Rank,
     },
-    /// A peer whose memory kernels of this rank cannot reach.
+    /// A peer whose memory this rank's kernels cannot access.
     Unreachable {
         /// This rank.
         rank: Rank,
         /// The peer.
         peer: Rank,
     },
-    /// No block, or more than the transport has room for.
+    /// No blocks, or more than the transport has room for.
     Blocks {
         /// Blocks asked for.
         blocks: usize,
         /// Blocks there is room for.
         max: usize,
     },
-    /// A pipeline too short, or longer than there are slots.
+    /// A pipeline too short, or longer than the number of slots.
     Depth {
         /// How the bytes were to travel.
         protocol: Protocol,
         /// The depth asked for.
         depth: usize,
-        /// The least there must be.
+        /// The smallest allowed.
         min: usize,
-        /// The most the transport has room for.
+        /// The largest that the transport has room for.
         max: usize,
     },
-    /// A message larger than what the protocol must hold at once.
+    /// A message larger than the room of a protocol that holds whole messages.
     TooLarge {
         /// How the bytes were to travel.
         protocol: Protocol,
@@ -139,16 +139,16 @@ pub enum TransferError {
         /// Bytes there is room for.
         region: usize,
     },
-    /// A window that is shorter than what lands in it.
+    /// A window too short for the data written to it.
     WindowTooShort {
-        /// Whose.
+        /// The window's rank.
         rank: Rank,
-        /// Its bytes.
+        /// Its size in bytes.
         bytes: usize,
-        /// Bytes that are needed.
+        /// Bytes needed.
         needed: usize,
     },
-    /// A one-shot all-reduce of more than there are packets for.
+    /// A one-shot all-reduce larger than the room for packets.
     OneShot {
         /// Bytes of the message.
         bytes: usize,
@@ -168,9 +168,9 @@ pub enum TransferError {
     },
     /// A slot of no bytes.
     EmptySlot,
-    /// A size that is no multiple of the element.
+    /// A size that is not a multiple of the element size.
     NotElements {
-        /// Of what.
+        /// What has this size.
         what: &'static str,
         /// The size.
         bytes: usize,
@@ -191,14 +191,14 @@ pub enum TransferError {
         /// What it cannot do, and what can.
         why: &'static str,
     },
-    /// Groups of neighbours that tiles would tear apart.
+    /// Groups of neighbours that tiles would split.
     TornGroup {
         /// Elements of a group.
         group: usize,
         /// Elements of a tile along the same axis.
         tile: usize,
     },
-    /// A group of neighbours that no slot holds.
+    /// A group of neighbours that fits no slot.
     GroupTooLarge {
         /// Elements of a group.
         group: usize,
@@ -208,37 +208,37 @@ pub enum TransferError {
         needed: usize,
         /// Slots of a block, at least.
         depth: usize,
-        /// Bytes of staging per peer to ask for first, where such slots do not fit what there is.
+        /// Bytes of staging per peer to ask for first, if such slots do not fit the current staging.
         per_peer_bytes: Option<usize>,
     },
-    /// Groups of neighbours that the shards of a reduction would tear apart.
+    /// Groups of neighbours that the shards of a reduction would split.
     TornShard {
         /// Elements of a group.
         group: usize,
         /// Elements of a shard.
         shard: usize,
-        /// The length of the tensor that has whole groups in every shard.
+        /// A tensor length that puts whole groups into every shard.
         padded: usize,
     },
-    /// The output lies over memory that is read meanwhile.
+    /// The output overlaps memory that is read meanwhile.
     Overlap {
-        /// What is read: the input, or a tensor that a hook captures, and where.
+        /// What is read: the input, or a tensor that a hook captures, with its position.
         what: String,
         /// Bytes of what is read.
         bytes: usize,
     },
     /// A tensor that does not split into one equal chunk for each rank.
     Uneven {
-        /// Which.
+        /// The tensor.
         what: &'static str,
-        /// Its elements.
+        /// Its number of elements.
         len: usize,
         /// Ranks in the world.
         ranks: usize,
     },
-    /// A way of doing a collective that there is not.
+    /// An algorithm that does not exist for this collective.
     NoAlgorithm {
-        /// The way.
+        /// The algorithm.
         algorithm: &'static str,
         /// The collective.
         collective: &'static str,
@@ -280,7 +280,7 @@ errors! {
             };
             write!(
                 f,
-                "a message of {bytes} bytes: {protocol} holds it all at once, and {room} {region}; use staged, which goes step by step, or "
+                "a message of {bytes} bytes: {protocol} holds the whole message, and {room} {region}; use staged, which goes step by step, or "
             )?;
             match (protocol, region) {
                 (Protocol::Direct { .. }, _) => write!(f, "a window of {bytes} bytes"),
@@ -306,9 +306,9 @@ errors! {
         },
         EmptySlot => "a slot of 0 bytes carries nothing: give it at least one element",
         NotElements { what, bytes, dtype } =>
-            "a {what} of {bytes} bytes is no whole number of elements of type {dtype}",
+            "a {what} of {bytes} bytes is not a whole number of elements of type {dtype}",
         Unaligned { address, dtype } => "a buffer at {address:#x} is not aligned for elements of type {dtype}",
-        Unable { protocol, why } => "{protocol} cannot: {why}",
+        Unable { protocol, why } => "{protocol} cannot do this: {why}",
         TornGroup { group, tile } =>
             "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups \
              whose size divides the tile",
@@ -320,17 +320,17 @@ errors! {
             write!(f, "use staged with slot_bytes = {needed}, depth = {depth} and granule({group})")
         },
         TornShard { group, shard, padded } =>
-            "shards of {shard} elements, one for each rank, are no whole number of groups of {group}: pad the tensor \
-             to {padded}",
+            "shards of {shard} elements, one for each rank, are not a whole number of groups of {group}: pad the \
+             tensor to {padded}",
         Overlap { what, bytes } =>
             "the output lies over {what} ({bytes} bytes), which would be overwritten before all of it is read: use \
              two tensors (in place, a hook reads only the position that it writes)",
         Uneven { what, len, ranks } => (
-            "{what} has {len} elements, which are no {ranks} equal chunks, one for each rank: pad it to {}",
+            "{what} has {len} elements, which do not make {ranks} equal chunks, one for each rank: pad it to {}",
             len.next_multiple_of((*ranks).max(1))
         ),
         NoAlgorithm { algorithm, collective } =>
             "there is no {algorithm} {collective}: leave the algorithm out, or see Algorithm for what there is",
-        BufferTooSmall { bytes, buffer } => "a message of {bytes} bytes with a buffer of {buffer}",
+        BufferTooSmall { bytes, buffer } => "a message of {bytes} bytes does not fit a buffer of {buffer} bytes",
     }
 }

@@ -1,4 +1,4 @@
-//! What tells the peers of this rank's end, and this rank of theirs.
+//! Tells the peers of this rank's end, and this rank of theirs.
 #![forbid(unsafe_code)]
 
 use super::deadline::Deadline;
@@ -8,8 +8,8 @@ use super::segment::SegmentSet;
 #[cfg(target_os = "linux")]
 use super::{abort::Cause, monitor::Monitor};
 
-/// What tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: it is their world that tells, once
-/// the cause is noted.
+/// Tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: their world tells
+/// them, once the cause is noted.
 pub(crate) struct Watch {
     #[cfg(target_os = "linux")]
     monitor: Option<Monitor>,
@@ -28,7 +28,7 @@ impl Watch {
         })
     }
 
-    /// Who has left: of ranks that are threads, whose closure has come to its end.
+    /// The ranks that have left. A rank that is a thread has left when its closure has returned.
     pub(crate) fn departures(&self, world: &Shared) -> Departures {
         #[cfg(target_os = "linux")]
         if let Some(monitor) = &self.monitor {

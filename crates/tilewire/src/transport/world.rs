@@ -1,4 +1,4 @@
-//! What a rank knows of its world, and ranks that are threads.
+//! A rank's view of its world, and worlds of threads.
 #![forbid(unsafe_code)]
 
 use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
@@ -42,11 +42,11 @@ pub struct World {
     bootstrap: Arc<dyn Bootstrap>,
     local_rank: Option<usize>,
     deadline: Option<Duration>,
-    /// Where threads hand each other what cannot go through a bootstrap; `None` where ranks are processes.
+    /// Where threads pass each other what cannot go through a bootstrap; `None` if ranks are processes.
     meeting: Option<Arc<Meeting>>,
 }
 
-/// What a rank's body may fail with.
+/// The error of a rank's body.
 pub type RankError = Box<dyn std::error::Error + Send + Sync>;
 
 impl World {
@@ -55,12 +55,13 @@ impl World {
         Threads { count, deadline: None }
     }
 
-    /// The world this process was started in, by the variables of its launcher. Returns when all ranks have joined.
+    /// The world that this process was started in, from the variables of its launcher. Returns when all ranks have
+    /// joined.
     pub fn from_env() -> Result<World, WorldError> {
         World::join(&Placement::from_env()?)
     }
 
-    /// The world at a place that is known. Returns when all ranks have joined.
+    /// The world at a known place. Returns when all ranks have joined.
     pub fn join(placement: &Placement) -> Result<World, WorldError> {
         let &Placement { rank, world_size, local_rank, deadline, .. } = placement;
         let until = length(deadline);
@@ -74,10 +75,10 @@ impl World {
                 Arc::new(TcpBootstrap::connect_to(host, &store.address, rank, world_size, &store.secret, until)?)
             }
         };
-        // So that who is missing is known here, and not by whatever is called first; and so that rank 0, which may host the
-        // store, cannot have left before all others have come.
+        // This finds missing ranks here, and not in whatever call comes first. It also keeps rank 0, which may host the
+        // store, from leaving before all others have come.
         if let Err(error) = bootstrap.barrier("tilewire/joined", until) {
-            // Told why, the others can name the ranks that are missing as well, and not just this one that left.
+            // Knowing why, the others can name the missing ranks too, and not just this rank, which left.
             bootstrap.abort(&error.to_string());
             return Err(error.into());
         }
@@ -89,17 +90,17 @@ impl World {
         self.bootstrap.rank()
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub fn size(&self) -> usize {
         self.bootstrap.world_size()
     }
 
-    /// The rank after this one round the ring of all ranks.
+    /// The rank after this one in the ring of all ranks.
     pub fn next(&self) -> Rank {
         self.rank().after(1, self.size())
     }
 
-    /// The rank before this one round the ring of all ranks.
+    /// The rank before this one in the ring of all ranks.
     ///
     /// ```
     /// use tilewire::World;
@@ -111,17 +112,17 @@ impl World {
         self.rank().after(self.size() - 1, self.size())
     }
 
-    /// Which of the ranks of its host this is: the usual choice of a device. Threads are all on one host.
+    /// The number of this rank among the ranks of its host: the usual choice of a device. Threads are all on one host.
     pub fn local_rank(&self) -> Option<usize> {
         self.local_rank
     }
 
-    /// What ranks agree through.
+    /// The bootstrap through which ranks agree.
     pub fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
         &self.bootstrap
     }
 
-    /// From now, as long as waits last in this world.
+    /// A deadline that starts now, as long as waits last in this world.
     pub fn deadline(&self) -> Deadline {
         length(self.deadline)
     }
@@ -130,7 +131,7 @@ impl World {
         self.deadline
     }
 
-    /// Whether the ranks are threads of one process, and not processes.
+    /// True if the ranks are threads of one process, false if they are processes.
     ///
     /// ```
     /// # use tilewire::transport::World;
@@ -141,13 +142,14 @@ impl World {
         self.meeting.is_some()
     }
 
-    /// Where ranks that are threads hand each other memory.
+    /// Where ranks that are threads pass each other memory.
     pub(super) fn meeting(&self) -> Option<&Arc<Meeting>> {
         self.meeting.as_ref()
     }
 
-    /// For a transport of your own: ends the waits on its segments, on every rank, when a rank of this world returns an error or panics.
-    /// Any rank may say so, or each. Where ranks are processes this does nothing: there, a [`Monitor`](super::Monitor) sees a rank end.
+    /// For a transport of your own: ends the waits on its segments, on every rank, when a rank of this world returns an
+    /// error or panics. One rank may call this, or each of them. If ranks are processes this does nothing: there, a
+    /// [`Monitor`](super::Monitor) sees a rank end.
     ///
     /// ```
     /// use std::sync::Mutex;
@@ -176,20 +178,20 @@ impl World {
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     count: usize,
-    /// Where it is said.
+    /// `None` if not specified.
     deadline: Option<Option<Duration>>,
 }
 
 impl Threads {
-    /// How long waits last, `None`: without end. Unless told, as long as `TILEWIRE_DEADLINE` says, or 30 s.
+    /// How long waits last; `None`: forever. The default is `TILEWIRE_DEADLINE`, or else 30 s.
     pub fn deadline(self, deadline: impl Into<Option<Duration>>) -> Threads {
         Threads { deadline: Some(deadline.into()), ..self }
     }
 
-    /// Runs `body` once for each rank, each in a thread of its own, and gives what they return, by rank.
+    /// Runs `body` once for each rank, each in a thread of its own, and returns their results, by rank.
     ///
-    /// When one returns an error or panics, the waits of the others end at once, and it is the one that is reported: the
-    /// others, which fail because of it, are not.
+    /// When one returns an error or panics, the waits of the others end immediately. That rank is reported, and not the
+    /// others, which fail because of it.
     ///
     /// ```
     /// use tilewire::transport::{Rank, World, WorldError};
@@ -214,13 +216,14 @@ impl Threads {
         let one = |local: LocalBootstrap| {
             let bootstrap: Arc<dyn Bootstrap> = Arc::new(local);
             let (rank, local_rank) = (bootstrap.rank(), Some(bootstrap.rank().index()));
-            // This handle outlives the body, so that a rank that panics has failed with its message, and has not just left.
+            // This handle outlives the body, so that a rank that panics counts as failed with its message, and not just
+            // as having left.
             let world = World { bootstrap: bootstrap.clone(), local_rank, deadline, meeting: Some(meeting.clone()) };
-            // The closure is shared by reference and not used again by this rank; what another rank sees of it after the panic
-            // it may also see before.
+            // The closure is shared by reference and this rank does not use it again. Whatever another rank sees of it
+            // after the panic, it could also see before.
             let (code, error) = match catch_unwind(AssertUnwindSafe(|| body(world))) {
                 Ok(Ok(result)) => {
-                    // Whoever took the world, or a transport, out of the closure goes on with it.
+                    // If the closure let the world or a transport escape, its new owner goes on with it.
                     if Arc::strong_count(&bootstrap) == 1 {
                         meeting.leaves(rank.index());
                     }
@@ -231,15 +234,16 @@ impl Threads {
                     (AbortCode::Panicked, WorldError::RankPanicked { rank, message: panic_message(&*payload) })
                 }
             };
-            // The cause is noted before anybody's wait ends because of it: who fails second must not be taken for it. And transports have
-            // it before the bootstrap does: who hears there that this rank is gone finds out why on its transport.
+            // The cause is noted before it ends any wait: a rank that fails second must not be taken for the cause. And
+            // transports get it before the bootstrap does: a rank that hears there that this rank is gone finds out why
+            // on its transport.
             let reason = failure.note(error);
             meeting.fail(Cause { code, rank: rank.index(), reason: 0 });
             bootstrap.abort(&reason);
             None
         };
         let results: Vec<Option<R>> = std::thread::scope(|scope| {
-            // All are started before one is awaited.
+            // All are started before any is joined.
             let start = |local: LocalBootstrap| {
                 let rank = local.rank();
                 let slot = Arc::new(Mutex::new(Some(local)));
@@ -265,12 +269,12 @@ impl Threads {
     }
 }
 
-/// What failed first: the cause, and how many ranks said the same. Set before the others hear of it.
+/// The first failure: the cause, and how many ranks reported the same. Set before the others hear of it.
 #[derive(Default)]
 struct FirstFailure(Mutex<Option<(WorldError, usize)>>);
 
 impl FirstFailure {
-    /// Takes note of an error; gives the reason to tell the others.
+    /// Notes an error; returns the reason to tell the others.
     fn note(&self, error: WorldError) -> String {
         let reason_of = |error: &WorldError| match error {
             WorldError::RankFailed { source, .. } => source.to_string(),
@@ -279,7 +283,7 @@ impl FirstFailure {
         let reason = reason_of(&error);
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *first {
-            // Whoever was told of an error may return before the rank that had it: the error is that rank's.
+            // A rank that was told of an error may return before the rank that had it. The error belongs to the latter.
             Some((first, same)) if matches!(&error, WorldError::RankFailed { rank, .. } if blames(first, *rank)) => {
                 (*first, *same) = (error, 1);
             }
@@ -289,7 +293,7 @@ impl FirstFailure {
         reason
     }
 
-    /// A mistake in what all ranks do is no fault of the one that was first.
+    /// A mistake that all ranks make is not the fault of the rank that came first.
     fn of(self, count: usize) -> Option<WorldError> {
         let (first, same) = self.0.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         match first {
@@ -301,7 +305,7 @@ impl FirstFailure {
     }
 }
 
-/// Whether an error says no more than that another rank cannot go on.
+/// True if an error says only that another rank cannot go on.
 fn blames(error: &WorldError, rank: Rank) -> bool {
     let WorldError::RankFailed { source, .. } = error else { return false };
     match source.downcast_ref::<TransportError>() {
@@ -329,24 +333,24 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
 pub enum WorldError {
     /// No launcher's variables are set.
     NoLauncher,
-    /// A launcher's variables are there, but not all that is needed.
+    /// A launcher's variables are set, but not all that are needed.
     MissingVariable {
         /// The launcher.
         launcher: Launcher,
-        /// What to set.
+        /// The variable to set.
         variable: String,
-        /// To what.
+        /// The value to set it to.
         value: String,
-        /// How to get it to the ranks under this launcher.
+        /// How to pass it to the ranks under this launcher.
         how: String,
     },
-    /// A variable says something that cannot be meant.
+    /// A variable has an invalid value.
     BadVariable {
         /// Its name.
         variable: String,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it should say.
+        /// What it should be.
         expected: String,
     },
     /// A world of no ranks, or of too many.
@@ -356,11 +360,11 @@ pub enum WorldError {
     },
     /// The ranks did not find each other.
     Bootstrap(BootstrapError),
-    /// The operating system gave no thread for a rank.
+    /// The operating system provided no thread for a rank.
     NoThread {
         /// The rank.
         rank: Rank,
-        /// How many there are.
+        /// The number of ranks.
         count: usize,
         /// Why.
         source: io::Error,
@@ -374,16 +378,16 @@ pub enum WorldError {
     },
     /// All ranks returned the same error.
     AllFailed {
-        /// How many there are.
+        /// The number of ranks.
         count: usize,
-        /// Their error, as the first of them said it.
+        /// Their error, from the first of them.
         source: RankError,
     },
     /// A rank panicked.
     RankPanicked {
         /// The rank.
         rank: Rank,
-        /// What it said.
+        /// Its panic message.
         message: String,
     },
 }
@@ -394,7 +398,7 @@ errors! {
             "no launcher's variables are set: start the program with `tilewire launch -n N -- PROGRAM`, torchrun, \
              mpirun or srun, or use World::threads(n)",
         MissingVariable { launcher, variable, value, how } =>
-            "{launcher} does not say all that is needed: set {variable} to {value}; {how}",
+            "{launcher} does not set everything that is needed: set {variable} to {value}; {how}",
         BadVariable { variable, value, expected } => "{variable} is '{value}': it must be {expected}",
         BadSize { count } => ("a world of {count} ranks: there must be from 1 to {}", u32::MAX),
         Bootstrap(error) => "{error}",

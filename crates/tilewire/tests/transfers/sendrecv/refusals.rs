@@ -170,34 +170,34 @@ fn unable(words: &str, body: impl Fn(&World, &ShmTransport) -> Result<(), RunErr
 #[test]
 fn what_direct_cannot_do() {
     let x = || Tensor::<f32>::zeros(16);
-    unable("direct cannot: it writes a window", |world, link| {
+    unable("direct cannot do this: it writes a window", |world, link| {
         swap(world, link, 10, Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() })
     });
     // Not the window, which would be in vain.
-    unable("direct cannot: nobody runs a consume hook", |world, link| {
+    unable("direct cannot do this: nobody runs a consume hook", |world, link| {
         let (peer, config) =
             (world.rank().after(1, 2), Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() });
         let swap = sendrecv(link, &output::<f32>(16), &x(), peer, peer).config(config);
         swap.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
     });
-    unable("direct cannot: nobody runs a consume hook", |world, link| {
+    unable("direct cannot do this: nobody runs a consume hook", |world, link| {
         through_window(world, link, |window, peer| {
             let swap = sendrecv(link, window.tensor(), &x(), peer, peer).window(window);
             swap.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
         })
     });
-    unable("direct cannot: it stores one value of the window's type", |world, link| {
+    unable("direct cannot do this: it stores one value of the window's type", |world, link| {
         through_window(world, link, |window, peer| {
             let swap = sendrecv(link, window.tensor(), &x(), peer, peer).window(window);
             swap.produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run()
         })
     });
-    unable("direct cannot: the output is not this rank's part of the window", |world, link| {
+    unable("direct cannot do this: the output is not this rank's part of the window", |world, link| {
         through_window(world, link, |window, peer| {
             sendrecv(link, &output::<f32>(16), &x(), peer, peer).window(window).run()
         })
     });
-    unable("direct cannot: the output is not this rank's part of the window", |world, link| {
+    unable("direct cannot do this: the output is not this rank's part of the window", |world, link| {
         through_window(world, link, |window, peer| {
             sendrecv(link, &window.tensor().slice(0..8), &x().slice(0..8), peer, peer).window(window).run()
         })
@@ -206,7 +206,7 @@ fn what_direct_cannot_do() {
 
 #[test]
 fn slots_of_several_parts_that_begin_anywhere() {
-    unable("staged cannot: the parts of a slot begin on 64 bytes", |world, link| {
+    unable("staged cannot do this: the parts of a slot begin on 64 bytes", |world, link| {
         let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), output::<f32>(64));
         sendrecv(link, &y, &x, peer, peer)
             .config(Way::staged(1001, 2).config(1))
@@ -281,7 +281,7 @@ fn a_transfer_that_is_dropped_before_its_launch_breaks_the_transport() {
 
 #[test]
 fn slots_that_hold_no_element() {
-    unable("staged cannot: not one element fits a slot", |world, link| {
+    unable("staged cannot do this: not one element fits a slot", |world, link| {
         let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), output::<f32>(64));
         sendrecv(link, &y, &x, peer, peer)
             .config(Way::staged(64, 2).config(1))
