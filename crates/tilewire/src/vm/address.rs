@@ -48,7 +48,8 @@ pub(crate) unsafe fn first_index(m: &Machine, access: &Access) -> i64 {
     }
 }
 
-/// Address of `count` consecutive elements from the strip's first on, in bounds and aligned to the access width within the bank.
+/// Address of `count` consecutive elements from the strip's first on, in bounds and aligned to the access width within
+/// the bank.
 ///
 /// # Safety
 /// `e` is an access of the verified program of `m`.
@@ -69,7 +70,8 @@ pub(crate) unsafe fn contiguous_from(m: &Machine, e: i32, index: i64, count: usi
         let access = m.access(e);
         let start = bank(m, access, e)?;
         let end = offset_of(access, index).and_then(|offset| {
-            // A product with a count that is only known now could wrap. (A division says it too, and takes five nanoseconds.)
+            // A product with a count that is known only now could wrap. (A division would detect that too, but takes 5
+            // ns.)
             let bytes = (count as u64).checked_mul(u64::from(access.width))?;
             Some((offset, offset.checked_add(bytes)?))
         });
@@ -127,7 +129,7 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
         let col_stride = if access.group != 0 { access.group_stride } else { access.col_stride };
         let (row, col) = (m.reg(access.row_stride) as i64, m.reg(col_stride) as i64);
         let unit = access.unit as i128;
-        // A step beyond the bank leaves it at once; without such steps no product below can wrap.
+        // A stride larger than the bank leaves it in one step; without such strides no product below can wrap.
         let leaves = |stride: i64, extent: usize| {
             extent > 1 && stride.unsigned_abs() as u128 * unit as u128 > access.bytes as u128
         };
@@ -171,7 +173,7 @@ pub(crate) fn fault(m: &mut Machine, pc: *const Inst, fault: Fault) -> *const In
     m.stop_at(pc, Stop::Fault(fault))
 }
 
-/// Whether an offset is none of the access's own. Widths are powers of two (verified): a mask does what a division would.
+/// True if an offset is not a multiple of the access's width. Widths are powers of two (verified), so a mask is enough.
 #[inline(always)]
 fn is_misaligned(access: &Access, offset: u64) -> bool {
     access.unit < access.width && offset & u64::from(access.width - 1) != 0

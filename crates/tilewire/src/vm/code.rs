@@ -1,9 +1,9 @@
 //! The bytecode: what the lowering emits, the verifier checks, and the machine runs.
 //!
 //! A [`Code`] is an [`Opcode`], four 16-bit operands `a b c d` and one 32-bit operand `e`. Uniform values live in
-//! 64-bit registers (raw bits, zero-extended), lane values in *lanes*: a lane is a pointer to the current strip of elements, either
-//! into the instance's own strip memory or, for a bound access, straight into the tensor. [`Opcode::signature`] says what each operand is;
-//! the verifier and the disassembly read nothing else.
+//! 64-bit registers (raw bits, zero-extended), lane values in *lanes*: a lane is a pointer to the current strip of
+//! elements, either into the instance's own strip memory or, for a bound access, straight into the tensor.
+//! [`Opcode::signature`] tells the verifier what each operand is.
 
 use crate::ir::{BinaryOp, CompareOp, GroupOp, Purpose, SourceLine, Type, UnaryOp};
 use std::fmt;
@@ -24,22 +24,22 @@ pub(crate) struct Code {
 pub(crate) enum Kind {
     /// One per element.
     Lane,
-    /// One for all: a register.
+    /// One for all elements, in a register.
     Uniform,
     /// One per group of `e` elements.
     Group,
 }
 
-/// What to do. `U…` ops work on registers, `L…` ops on lanes; the count of elements of a lane op is `counts[d]`.
+/// An operation. `U…` ops work on registers, `L…` ops on lanes. A lane op has `counts[d]` elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opcode {
     /// The role is done.
     End,
     /// Jump by `e`.
     Jump,
-    /// Jump by `e`, back to the head of the loop `polls[a]`: now and then it lets others run.
+    /// Jump by `e`, back to the head of the loop `polls[a]`. Now and then, let other machines run.
     Again,
-    /// Jump by `e` unless register `a`.
+    /// Jump by `e` if register `a` is 0.
     JumpUnless,
     /// Jump by `e` unless `a op b`, as u64.
     JumpUnlessU64(CompareOp),
@@ -60,61 +60,64 @@ pub(crate) enum Opcode {
     USelect,
     /// `a = b * c + d`, rounded once (floats) or wrapping (i64: the slot address)
     UFma(Type),
-    /// `a = b & c`, `d = a * e`: the slot of a number, and where it lies
+    /// `a = b & c`, `d = a * e`: the slot of a number, and its position
     UMaskScale,
     /// `a = b` converted
     UCast(Type, Type),
     /// `a = b`
     UMove,
-    /// `a = memory[access e]`; masked off where register `b` is 0: `a = c`. `d` = 1 when masked.
+    /// `a = memory[access e]`. If `d` is 1 (masked) and register `b` is 0, `a = c` instead.
     ULoad(Type),
-    /// register `a` = the eight bytes at byte `e` of entry `b`: a place that is known to be in bounds.
+    /// Register `a` = the eight bytes at byte `e` of entry `b`, which are known to be in bounds.
     ULoadWord,
     /// The eight bytes at byte `e` of entry `b` = register `a`.
     UStoreWord,
     /// `a = c + d`; the eight bytes at byte `e` of entry `b` = register `a`.
     UAddStoreWord,
-    /// `memory[access e] = a`; masked off where register `b` is 0. `d` = 1 when masked.
+    /// `memory[access e] = a`. If `d` is 1 (masked) and register `b` is 0, nothing is stored.
     UStore(Type),
-    /// `a = fetch_add(memory[access e], b)`; masked off where register `c` is 0: `a = 0`. `d` = 1 when masked.
+    /// `a = fetch_add(memory[access e], b)`. If `d` is 1 (masked) and register `c` is 0, `a = 0` instead.
     UAtomicAdd(Type),
 
-    /// `slot e = a`, release, after a store fence if non-temporal stores are under way.
+    /// `slot e = a`, release, after a store fence if non-temporal stores are pending.
     Signal,
-    /// Blocks until `slot e >= a`. Two hints. `b`: the slot that is signalled afterwards, and 1; 0: none. `c`: how many slots further on the
-    /// next wait is.
+    /// Blocks until `slot e >= a`. Two hints: `b` is the number of the slot signalled afterwards plus 1, or 0 for none;
+    /// `c` is how many slots further on the next wait is.
     Wait,
     /// `a = slot e >= b`
     Test,
     /// Copies `a` elements from access `e` to access `e + 1`.
     Bulk,
-    /// Copies `a` elements, if any, from access `e` to access `e + 1`: an `each` that does nothing else.
+    /// Copies `a` elements, if any, from access `e` to access `e + 1`, for an `each` that does nothing else.
     CopyRow,
-    /// Copies `a` elements, if any, from access `e` to access `e + 1` and as many from access `e + 2` to access `e + 3`, in turns: an `each` that does nothing else. `b`: bits 0 and 1
-    /// say whether the first and the second go to regions of other ranks.
+    /// Copies `a` elements, if any, from access `e` to access `e + 1` and as many from `e + 2` to `e + 3`, interleaved,
+    /// for an `each` that does nothing else. Bits 0 and 1 of `b` say whether the first and the second go to regions of
+    /// other ranks.
     CopyTwoRows,
-    /// Fetches for writing the place of `a` elements of access `e` in slot `b & c`, of slots `d` index steps apart. A hint, which changes nothing.
+    /// Prefetches for writing the `a` elements of access `e` in slot `b & c`, where slots are `d` index steps apart.
+    /// Only a hint.
     FetchSlot,
-    /// `a` words of access `e`, if any, to neighbouring packets of access `e + 1`, flag register `c`: an `each` that does nothing else.
+    /// Writes `a` words of access `e`, if any, to adjacent packets of access `e + 1` with the flag in register `c`, for
+    /// an `each` that does nothing else.
     PacketSend,
-    /// `a` neighbouring packets of access `e`, if any, to words of access `e + 1`, flag register `c`; blocks.
-    /// `b` as for `Wait`.
+    /// Reads `a` adjacent packets of access `e`, if any, into words of access `e + 1`; blocks until they carry the flag
+    /// in register `c`. `b` as for `Wait`.
     PacketReceive,
     /// Writes descriptor `e` into its queue; blocks while it is full.
     Post,
 
-    /// Starts each `e`: extents, strip geometry; jumps to its end when it is empty.
+    /// Starts each `e`: extents, strip geometry. Jumps to its end if it is empty.
     EachBegin,
     /// Advances each `e` by one strip; jumps back while there is another.
     EachNext,
 
-    /// lane `a` = address of access `e` at this strip, `counts[d]` elements in bounds.
+    /// lane `a` = address of access `e` for this strip, with `counts[d]` elements in bounds.
     Bind,
-    /// As `Bind` for what the next op writes: around the cache when this `each` streams.
+    /// As `Bind`, for memory that the next op writes, around the cache if this `each` streams.
     BindStore,
-    /// `access e = lane a`, contiguous, of `size` bytes an element.
+    /// contiguous access `e` = lane `a`, with elements of this many bytes. `b` is 1 for a put.
     CopyOut(u8),
-    /// The same, around the cache when this `each` streams.
+    /// The same, around the cache if this `each` streams.
     StreamOut(u8),
     /// lane `a` = strided access `e`.
     LoadStrided(u8),
@@ -126,23 +129,24 @@ pub(crate) enum Opcode {
     StoreTile(u8),
     /// the tile at access `e + 1` = the tile at access `e`, through registers.
     MoveTile(u8),
-    /// lane `a` = access `e` at element indices lane `b` (an integer type); `Type` is the index's.
+    /// lane `a` = access `e` at the element indices in lane `b`, which have this integer type.
     Gather(u8, Type),
-    /// As `Gather` where lane `c` is true, else from lane `d`'s element (so the count is always `counts[0]`).
+    /// As `Gather` where lane `c` is true, else the element of lane `d` (so the count is always `counts[0]`).
     GatherMasked(u8),
-    /// access `e` at element indices lane `b` = lane `a`.
+    /// access `e` at the element indices in lane `b` = lane `a`.
     Scatter(u8),
     /// As `Scatter` where lane `c` is true.
     ScatterMasked(u8),
-    /// lane `a` = fetch_add of lane `b` at access `e`, element indices lane `c`; where lane `d` is false: 0. `d` = 0xffff: no mask.
+    /// lane `a` = fetch_add of lane `b` to access `e` at the element indices in lane `c`, or 0 where lane `d` is false.
+    /// `d` = 0xffff: no mask.
     AtomicLanes(u8),
-    /// Packets of access `e`, indices lane `b`: write lane `a`, flag register `c`.
+    /// Writes lane `a` to the packets of access `e` at the indices in lane `b`, with the flag in register `c`.
     PacketPut,
-    /// Packets of access `e`, indices lane `b`: lane `a`, flag register `c`; blocks.
+    /// lane `a` = packets of access `e` at the indices in lane `b`; blocks until they carry the flag in register `c`.
     PacketGet,
-    /// Neighbouring packets of access `e`: write lane `a`, flag register `c`.
+    /// Writes lane `a` to adjacent packets of access `e`, with the flag in register `c`.
     PacketPutRow,
-    /// Neighbouring packets of access `e`: lane `a`, flag register `c`; blocks.
+    /// lane `a` = adjacent packets of access `e`; blocks until they carry the flag in register `c`.
     PacketGetRow,
 
     /// lane `a` = register `b`, everywhere in the strip memory.
@@ -187,7 +191,7 @@ pub(crate) enum Operand {
     Reg,
     /// A register that is written.
     RegOut,
-    /// A lane whose elements have this many bytes, with one per element counted by `counts[d]`.
+    /// A lane with `counts[d]` elements of this many bytes.
     Lane(u8),
     /// The same, written.
     LaneOut(u8),
@@ -199,7 +203,7 @@ pub(crate) enum Operand {
     OptionalLane(u8),
     /// Index of an element count.
     Count,
-    /// An index into `slots` and 1, or 0.
+    /// An index into `slots` plus 1, or 0.
     NextSlot,
     /// A small number: the flag of a masked uniform access, or an axis.
     Number,
@@ -219,13 +223,13 @@ pub(crate) enum Extra {
     Post,
     /// An index into `eaches`.
     Each,
-    /// A byte offset in entry `b`, of a word.
+    /// The byte offset of a word in entry `b`.
     Word,
     /// A number.
     Number,
     /// A group size.
     Size,
-    /// A lane of this many bytes an element.
+    /// A lane with elements of this many bytes.
     Lane(u8),
 }
 
@@ -307,14 +311,14 @@ impl Opcode {
     }
 }
 
-/// A memory access: where the elements of a strip lie. Index of element (row, col) of the `each`, in units of `unit` bytes:
-/// `base + row * row_stride + col * col_stride + (col / group) * group_stride`.
+/// A memory access: where the elements of a strip lie. The index of element (row, col) of the `each`, in units of
+/// `unit` bytes, is `base + row * row_stride + col * col_stride + (col / group) * group_stride`.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     /// First entry of the machine's base addresses, and how many banks there are.
     pub first: u16,
     pub banks: u32,
-    /// Register with the bank, where there are several.
+    /// Register with the bank, if there are several.
     pub bank: Option<u16>,
     /// Bytes of one bank.
     pub bytes: u64,
@@ -327,7 +331,7 @@ pub(crate) struct Access {
     pub col_stride: u16,
     pub group: u32,
     pub group_stride: u16,
-    /// Of packets that carry the number of an operation: that of each bank.
+    /// The operation number of each bank, if packets carry one.
     pub operations: Option<Box<[u16]>>,
     /// What to call it in errors.
     pub name: String,
@@ -343,7 +347,7 @@ pub(crate) struct SlotRef {
     pub len: u64,
     pub stride: u32,
     pub index: u16,
-    /// Where words carry the number of an operation: that of each bank.
+    /// The operation number of each bank, if words carry one.
     pub operations: Option<Box<[u16]>>,
     pub name: String,
     pub op: &'static str,
@@ -353,7 +357,7 @@ pub(crate) struct SlotRef {
 /// A descriptor for the network proxy: registers with its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct PostRef {
-    /// Entry of the machine's base addresses: the ring, and how many descriptors it holds (a power of two).
+    /// The ring's entry among the machine's base addresses, and how many descriptors it holds (a power of two).
     pub queue: u16,
     pub capacity: u64,
     pub peer: u16,
@@ -371,7 +375,7 @@ pub(crate) enum PostWork {
 /// One `each`: registers with its extents and the geometry of its strips.
 #[derive(Clone, Debug)]
 pub(crate) struct Each {
-    /// Register with the rows; `None`: one row.
+    /// Register with the number of rows; `None`: one row.
     pub rows: Option<u16>,
     /// All rows are walked as one.
     pub flat: bool,
@@ -379,17 +383,18 @@ pub(crate) struct Each {
     /// Largest strip in rows and columns.
     pub tile_rows: u32,
     pub tile_cols: u64,
-    /// Bytes an element stores through `BindStore` and `StreamOut`; 0 where nothing streams.
+    /// Bytes stored per element through `BindStore` and `StreamOut`; 0 if nothing streams.
     pub stream_bytes: u32,
-    /// Bytes an element stores in all.
+    /// Bytes stored per element in total.
     pub store_bytes: u32,
-    /// Whether it may store around the cache: what it stores is memory of arguments, which it neither reads nor writes again.
+    /// Whether it may store around the cache: it stores only to memory of arguments, which it neither reads nor writes
+    /// again.
     pub may_stream: bool,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
     pub groups: Vec<u32>,
-    /// The columns, where they are known, make one strip and there are no groups; otherwise 0.
+    /// The number of columns, if it is known and fits in one strip and there are no groups; otherwise 0.
     pub one_strip: u32,
-    /// Jump from `EachBegin` behind the `EachNext`, and from `EachNext` to the first instruction of the strip.
+    /// Jump from `EachBegin` to just after the `EachNext`, and from `EachNext` to the first instruction of the strip.
     pub end: i32,
     pub top: i32,
 }
@@ -403,9 +408,10 @@ pub(crate) struct Poll {
 /// Where a lane's elements are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LaneInfo {
-    /// Bytes an element.
+    /// Bytes per element.
     pub size: u8,
-    /// Offset in the instance's strip memory, and how many elements fit there; `None`: only ever bound to memory.
+    /// Offset in the instance's strip memory, and how many elements fit there; `None` if it is only ever bound to
+    /// memory.
     pub strip: Option<(u32, u32)>,
 }
 
@@ -414,7 +420,7 @@ pub(crate) struct LaneInfo {
 pub(crate) struct RoleCode {
     pub name: String,
     pub code: Vec<Code>,
-    /// First contents of the registers: constants.
+    /// Initial contents of the registers: constants.
     pub registers: Vec<u64>,
     /// Registers set when an instance starts.
     pub inputs: Vec<(u16, Input)>,
@@ -428,20 +434,20 @@ pub(crate) struct RoleCode {
     /// Bytes of role scratch, and entries of the base addresses that point into it: (entry, offset).
     pub scratch_bytes: usize,
     pub scratch: Vec<(u16, usize)>,
-    /// The rank that it is compiled for.
+    /// The rank it is compiled for.
     pub rank: u32,
-    /// By entry of the base addresses, what the memory is for.
+    /// What the memory of each entry of the base addresses is for.
     pub purposes: Vec<Purpose>,
 }
 
 impl RoleCode {
-    /// The rank that signals a slot that is waited for.
+    /// The rank that signals an awaited slot.
     pub(crate) fn signaller(&self, slot: u32, bank: i64, index: i64) -> Option<u32> {
         let SlotRef { first, len, .. } = self.slots[slot as usize];
         self.awaited(first, bank, index, len)
     }
 
-    /// The rank that writes a packet that is waited for.
+    /// The rank that writes an awaited packet.
     pub(crate) fn sender(&self, access: u32, bank: Option<i64>, packet: i64) -> Option<u32> {
         let Access { first, bytes, .. } = self.accesses[access as usize];
         self.awaited(first, bank.unwrap_or(0), packet, bytes / 16)
@@ -457,11 +463,11 @@ impl RoleCode {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Input {
     Special(crate::ir::Special),
-    /// Scalar parameter, by its position among the arguments.
+    /// A scalar parameter, by its entry among the base addresses.
     Scalar(u16, Type),
 }
 
-/// More element counts than this in one `each` (one for the elements, one per group size) are refused by the lowering.
+/// The most element counts in one `each`: one for the elements, one per group size. The lowering refuses more.
 pub(crate) const MAX_COUNTS: usize = 8;
 
 impl fmt::Display for RoleCode {

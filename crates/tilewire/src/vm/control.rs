@@ -210,7 +210,8 @@ unsafe fn open_strip(m: &mut Machine, e: i32) {
 /// Address of a slot, or a fault.
 #[inline(always)]
 unsafe fn slot_address(m: &Machine, e: i32) -> Result<(&'static AtomicU64, i64, i64), Fault> {
-    // SAFETY: see above. The reference does not outlive the handler call; the memory behind it lives as long as the machine.
+    // SAFETY: see above. The reference does not outlive the handler call; the memory behind it lives as long as the
+    // machine.
     unsafe {
         let slot = m.slot(e);
         let index = m.reg(slot.index) as i64;
@@ -430,7 +431,8 @@ pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
 
 /// `Post`
 pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above; the source range is checked, and the verifier checked that the memory holds a ring of this capacity.
+    // SAFETY: see above; the source range is checked, and the verifier checked that the memory holds a ring of this
+    // capacity.
     unsafe {
         let post = m.post((*pc).e);
         let work = match post.work {

@@ -1,7 +1,7 @@
-//! Moving bytes: the engine's own copy loop.
+//! Moves bytes: the engine's own copy loop.
 //!
-//! libc's `memcpy` is not used above 32 bytes: glibc 2.36 may choose `rep movsb`, which collapses to a tenth of the speed
-//! at some relative alignments of source and destination.
+//! libc's `memcpy` is not used above 32 bytes: glibc 2.36 may choose `rep movsb`, which collapses to a tenth of the
+//! speed at some relative alignments of source and destination.
 //!
 //! ```text
 //! bytes   0..=32          two overlapping integers: head and tail, no loop, no dispatch
@@ -9,7 +9,7 @@
 //!         more            head | lines aligned in dst, 8 vectors in flight | vectors | tail
 //! ```
 //!
-//! Where the caller asks for it the aligned lines are written with non-temporal stores. A release store does not order
+//! If the caller asks for it, the aligned lines are written with non-temporal stores. A release store does not order
 //! those, so every entry says whether it streamed and the caller executes [`fence`] before it signals.
 
 use super::level::Level;
@@ -79,8 +79,8 @@ unsafe fn copy_in(dst: *mut u8, src: *const u8, bytes: usize, how: (Stores, bool
         return false;
     }
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's ranges. Each kernel needs more bytes than its vector has: 32 < bytes holds here and 64 < bytes
-    // is tested. The caller promises that the processor has `level`, and Avx512 includes AVX2.
+    // SAFETY: the caller's ranges. Each kernel needs more bytes than its vector has: 32 < bytes holds here and 64 <
+    // bytes is tested. The caller promises that the processor has `level`, and Avx512 includes AVX2.
     unsafe {
         match level {
             // In the cache, 64-byte vectors gain at 16 KiB (111 against 104 GB/s). They lose at 64 KiB (43 against 45)

@@ -22,7 +22,7 @@ pub enum PrepareError {
         param: String,
         /// Its element type.
         ty: Type,
-        /// Alignment that is needed, in bytes.
+        /// The required alignment, in bytes.
         align: usize,
         /// The address.
         address: usize,
@@ -35,16 +35,16 @@ pub enum PrepareError {
         registers: usize,
         /// Lanes it needs.
         lanes: usize,
-        /// The most of either.
+        /// The maximum of each.
         limit: usize,
     },
-    /// An environment variable says something unknown.
+    /// An environment variable has an unknown value.
     BadVariable {
         /// Its name.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The values it may have.
         expected: &'static str,
     },
     /// An `each` uses more group sizes, or larger ones, than the engine can hold in one strip.
@@ -80,7 +80,7 @@ pub enum LaunchError {
         name: String,
         /// Index of the first element outside (of a strip: the index where the strip starts).
         index: i64,
-        /// Number of elements (bytes in a region) there are.
+        /// Its number of elements (bytes in a region).
         len: u64,
         /// Block and role that did it.
         by: Box<Who>,
@@ -100,7 +100,7 @@ pub enum LaunchError {
         /// Source line of the access.
         at: SourceLine,
     },
-    /// A bank that does not exist.
+    /// An access to a bank that does not exist.
     NoSuchBank {
         /// The buffer or slot table.
         name: String,
@@ -126,11 +126,11 @@ pub enum LaunchError {
     Timeout {
         /// What was waited for: the op and the slot, packet or queue.
         what: String,
-        /// The bank of the slot or packet, where there are several.
+        /// The bank of the slot or packet, if there are several.
         bank: Option<u32>,
-        /// The rank that signals there, where the purpose of the parameter says it.
+        /// The rank that signals there, if the purpose of the parameter says so.
         peer: Option<u32>,
-        /// The index of the slot or packet; none where the wait was for room in a queue, or a loop that polls.
+        /// The index of the slot or packet; `None` for a wait for room in a queue and for a polling loop.
         index: Option<i64>,
         /// Value that was waited for.
         expected: u64,
@@ -143,17 +143,17 @@ pub enum LaunchError {
         /// Source line of the wait.
         at: SourceLine,
     },
-    /// A signal or packet came that was waited for, of another operation: the peer launched something else.
+    /// The awaited signal or packet came, but of another operation: the peer launched something else.
     OtherOperation {
         /// What was waited for: the op and the slot or packet.
         what: String,
-        /// The bank of the slot or packet, where there are several.
+        /// The bank of the slot or packet, if there are several.
         bank: Option<u32>,
-        /// The rank that signals there, where the purpose of the parameter says it.
+        /// The rank that signals there, if the purpose of the parameter says so.
         peer: Option<u32>,
         /// The operation of this launch.
         expected: u16,
-        /// The operation of the peer's.
+        /// The operation of the peer's launch.
         seen: u16,
         /// Block and role that waited.
         by: Box<Who>,
@@ -164,7 +164,7 @@ pub enum LaunchError {
     Aborted {
         /// What happened, and to which rank.
         cause: String,
-        /// The abort word, for who can read it.
+        /// The abort word, for callers that can decode it.
         word: u64,
         /// What was waited for when the abort was seen.
         what: String,
@@ -199,7 +199,7 @@ messages! {
 
 errors! {
     enum LaunchError {
-        // A strip is checked as a whole, so where it begins may be inside.
+        // A strip is checked as a whole, so its first index may be in bounds.
         OutOfBounds { name, index, len, by, at } if (0..*len as i64).contains(index) =>
             "an access to elements from index {index} on leaves {name}, which has {len}: {by}, at {at}",
         OutOfBounds { name, index, len, by, at } => "index {index} is outside {name}, which has {len}: {by}, at {at}",

@@ -1,4 +1,4 @@
-//! The table from opcodes to handlers, and the handlers of several instructions at once.
+//! The table from opcodes to handlers, and handlers that run several instructions.
 
 use super::code::{Code, Opcode};
 use super::lane::{arithmetic, convert, group, memory, packet, rows};
@@ -7,14 +7,15 @@ use super::machine::{Handler, Inst, Machine};
 use super::{control, uniform};
 use crate::ir::{BinaryOp, Type};
 
-/// A handler that does what those of neighbouring instructions do, one after the other; all but the last always go on to the next.
+/// A handler that runs those of adjacent instructions one after the other. All but the last always continue to the
+/// next.
 macro_rules! one_after_the_other {
     ($($handler:path),+) => {{
         unsafe fn all(m: &mut Machine, mut pc: *const Inst) -> *const Inst {
             $(
                 debug_assert!(!pc.is_null(), "only the last of several may stop");
-                // SAFETY: these instructions follow each other in the verified code, each is given its own, and what the verifier
-                // found of each holds for it here.
+                // SAFETY: these instructions follow each other in the verified code, and each handler gets its own, for
+                // which the verifier's findings hold.
                 pc = unsafe { $handler(m, pc) };
             )+
             pc
@@ -23,8 +24,9 @@ macro_rules! one_after_the_other {
     }};
 }
 
-/// One handler for the first instruction and some after it, where code begins as transfers do: a dispatch less for each between the arrival
-/// of a message and the answer to it. The others have handlers as if it were not there, for who jumps to them.
+/// One handler for the first instruction and some after it, if the code begins as transfers do. It saves a dispatch for
+/// each of them between the arrival of a message and the answer. The others keep their own handlers, for jumps that
+/// lead to them.
 pub(crate) fn of_several(code: &[Code]) -> Option<Handler> {
     use BinaryOp::{Add, Or};
     use Opcode::{End, JumpIfBits, UBinary, ULoadWord, UMaskScale, UStoreWord};

@@ -21,9 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How many times the wait of a lone machine looks before it lets go, on the short way and again on the long one: longer than a small message takes from a peer that is at work. Between two
-/// looks it pauses (some fifty nanoseconds on Intel): no later on average than who looks all the time, which makes the sender fetch
-/// the line back again and again, and if the two share a core, slows it down by half.
+/// How many times the wait of a lone machine looks before it gives up, on the fast path and again in the code. That is
+/// longer than a small message takes from a peer that is already at work. The wait pauses between looks (about 50 ns on
+/// Intel). On average it notices a message no later than if it looked all the time. Looking all the time would make the
+/// sender fetch the line back again and again, and slow it down by half if the two share a core.
 const LOOKS: u32 = 64;
 
 /// What a launch knows besides its kernel.
@@ -33,7 +34,7 @@ pub struct Settings {
     pub rank: usize,
     /// Ranks in the world.
     pub world_size: usize,
-    /// How long a wait may take without any progress; `None`: for ever.
+    /// How long a wait may take without any progress; `None`: forever.
     pub deadline: Option<Duration>,
     /// Vector instructions to use, at most those of this processor.
     pub level: Level,
@@ -61,26 +62,28 @@ impl Default for Settings {
 
 /// A kernel with its arguments, compiled for the CPU: launch it any number of times.
 ///
-/// It keeps its arguments alive. A launch allocates nothing; it runs on the calling thread, and with several blocks the process's worker threads help.
-/// It may go to another thread, but memory that is a thread's own, as that of tensors is, binds its launches to that thread.
+/// It keeps its arguments alive. A launch allocates nothing; it runs on the calling thread, and with several blocks the
+/// process's worker threads help. A prepared kernel may move to another thread. But if an argument is a thread's own
+/// memory, as a tensor's is, it must be launched on that thread.
 pub struct Prepared {
     machines: Vec<Machine>,
     job: Arc<Job>,
-    /// Of a launch of one instance, which is no job.
+    /// For a launch of one instance, which is not a job.
     stalls: Stalls,
     blocks: usize,
     settings: Settings,
-    /// The only thread that may launch it, where an argument is a thread's own memory.
+    /// The only thread that may launch it, if an argument is a thread's own memory.
     home: Option<HomeThread>,
-    /// The thread that prepared it: `home`, where there is one. Launches from elsewhere take no shortcut.
+    /// The thread that prepared it, which is `home` if there is one. Launches from other threads take no shortcut.
     prepared_on: HomeThread,
     _args: Vec<Arg>,
 }
 
-// SAFETY: only the pointers in `machines` are not `Send` by themselves. They lead into what the machine owns, into its program, which never
-// changes, to the words of its host, which are atomic and which it keeps by an `Arc`, and into the arguments, which `_args` keeps. All but
-// the arguments goes wherever the machine goes: that is what lets the workers of a launch run machines (`pool.rs`). Arguments are touched by
-// `run_through` and `takes_shortcut` alone, which find out first whether this thread may.
+// SAFETY: only the pointers in `machines` are not `Send` by themselves. They point into memory the machine owns, into
+// its program, which never changes, to the words of its host, which are atomic and kept alive by an `Arc`, and into the
+// arguments, which `_args` keeps alive. All but the arguments move with the machine, which is also what lets the
+// workers of a launch run machines (`pool.rs`). Only `run_through` and `takes_shortcut` touch the arguments, and both
+// first check that this thread may.
 unsafe impl Send for Prepared {}
 
 impl Prepared {
@@ -95,7 +98,7 @@ impl Prepared {
         Prepared::of_verified(kernel, args, settings)
     }
 
-    /// Prepares a kernel that has just been verified, as all are that are traced.
+    /// Prepares a kernel that has just been verified, as every traced kernel is.
     pub(crate) fn of_verified(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
         // The simplifier computes constants: they must not depend on the host's control word either.
         let _nearest = Rounding::nearest();
@@ -126,14 +129,15 @@ impl Prepared {
                 blocks: i64::from(kernel.blocks),
             };
             for (program, bases, puts) in &programs {
-                // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
-                // alive as long as the machine.
+                // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the
+                // memory alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
                 let StorePolicy { from, own_from, kept_from, puts: way } = settings.stores;
                 if *puts {
                     machine.stream(from, kept_from.unwrap_or(from), Pace::of(way));
                 } else {
-                    // Two copies in turns, both of which are kept, pay in the cache for as long as if one were sent.
+                    // Two interleaved copies that are both kept stay in the cache up to the same size as if one were
+                    // sent.
                     let own_from = own_from.unwrap_or(from);
                     machine.stream(own_from, own_from.saturating_mul(KEPT_IN_CACHE), Pace::none());
                 }
@@ -147,7 +151,7 @@ impl Prepared {
         }
         let job = Job::new(&mut machines, settings.waits.clone());
         let (stalls, blocks) = (Stalls::default(), kernel.blocks as usize);
-        // Those that have one have the same: this thread.
+        // All arguments that have a home have the same one: this thread.
         let home = args.iter().flat_map(memories).find_map(Memory::home);
         let prepared_on = HomeThread::here();
         Ok(Prepared { machines, job, stalls, blocks, settings, home, prepared_on, _args: args.to_vec() })
@@ -159,22 +163,23 @@ impl Prepared {
         if self.takes_shortcut() { Ok(()) } else { self.run_through() }
     }
 
-    /// Runs the kernel to the end if it is one small message that can be moved now. Otherwise says so: [`Prepared::run`] has to begin
-    /// at the beginning.
+    /// Runs the kernel to the end if it is one small message that can be moved now. If it returns false,
+    /// [`Prepared::run`] has to start from the beginning.
     #[inline]
     pub(crate) fn takes_shortcut(&mut self) -> bool {
         match &self.machines[..] {
             [machine] if self.prepared_on.is_here() => {
-                // SAFETY: it is the machine's own, nobody else runs it, and `_args` keeps its memory alive.
+                // SAFETY: the shortcut is the machine's own, nobody else runs the machine, and `_args` keeps its memory
+                // alive.
                 machine.shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(machine) })
             }
             _ => false,
         }
     }
 
-    /// Runs the kernel to the end by its code.
+    /// Runs the kernel's code to the end.
     pub(crate) fn run_through(&mut self) -> Result<(), LaunchError> {
-        // Elsewhere it would race with plain accesses of the home thread to its tensors.
+        // On another thread it would race with the home thread's plain accesses to its tensors.
         if !self.home.is_none_or(HomeThread::is_here) {
             return Err(LaunchError::OtherThread { rank: self.settings.rank });
         }
@@ -189,17 +194,19 @@ impl Prepared {
         result.map_err(|failure| self.explain(failure))
     }
 
-    /// The rest of a launch of one instance that did not run through.
+    /// The rest of a launch of one instance that stopped before its end.
     #[cold]
     fn finish_alone(&mut self) -> Result<(), LaunchError> {
-        // From here on the backoff says how long to look: a machine that looks long in every one of its rounds would hardly ever sleep.
+        // From here on the backoff decides how long to look. A machine that looks for long in each of its rounds would
+        // hardly ever sleep.
         self.machines[0].looks = 0;
         self.stalls.failed.store(false, Ordering::Relaxed);
         let result = self.back_off();
         let machine = &mut self.machines[0];
         machine.looks = LOOKS;
         if std::mem::take(&mut machine.streamed) {
-            // The launch failed before its end: what is signalled next, by a launch that goes the short way, comes after all it stored.
+            // The launch failed before its end. The next launch may take the fast path, and its signals must come after
+            // everything stored here.
             copy::fence();
         }
         result
@@ -218,7 +225,7 @@ impl Prepared {
                     // SAFETY: the machine is blocked, and outlives this call.
                     let is_ready = || unsafe { watch.is_ready() };
                     let in_vain = if backoff.spins() { None } else { waits.in_vain(at) };
-                    // After the word: what was signalled before is there.
+                    // Checked after reading the word: signals sent before it are visible now.
                     abort = waits.aborted().or_else(|| in_vain.filter(|_| !is_ready()));
                     if abort.is_none() && backoff.is_stalled() {
                         abort = participant.waits(std::iter::once(at));
@@ -245,7 +252,7 @@ impl Prepared {
         }
     }
 
-    /// The bytecode, for people.
+    /// The bytecode as text.
     pub fn disassembly(&self) -> String {
         let mut text = String::new();
         for machine in self.machines.iter().take(self.machines.len() / self.blocks.max(1)) {
@@ -356,10 +363,10 @@ fn bases(role: &RoleCode, args: &[Arg], kernel: &Kernel) -> (Vec<*mut u8>, Vec<u
     (bases, sizes)
 }
 
-/// Base addresses that the bytecode can number.
+/// The most base addresses that the bytecode can number.
 const MAX_ENTRIES: usize = u16::MAX as usize;
 
-/// Every argument is what its parameter says.
+/// Checks that every argument matches its parameter.
 fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
     let wrong = |param: &str, what: String| PrepareError::Argument { param: param.to_string(), what };
     if kernel.params.len() != args.len() {

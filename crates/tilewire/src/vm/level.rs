@@ -5,7 +5,7 @@ use super::error::PrepareError;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What asks for a lower level than the processor's.
+/// The variable that asks for a lower level than the processor's.
 const VARIABLE: &str = "TILEWIRE_CPU_LEVEL";
 
 /// An instruction-set level; a later one includes the earlier ones.
@@ -24,7 +24,7 @@ static DETECTED: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
     /// The level of this process: the processor's, or a lower one asked for with
-    /// `TILEWIRE_CPU_LEVEL=baseline|avx2|avx512`. With a word that is none of these nothing can be prepared
+    /// `TILEWIRE_CPU_LEVEL=baseline|avx2|avx512`. With any other value nothing can be prepared
     /// ([`PrepareError::BadVariable`]).
     #[inline]
     pub fn detect() -> Level {
@@ -58,7 +58,7 @@ impl Level {
         level
     }
 
-    /// What the variable says; none where it is unset or empty.
+    /// The level that the variable names; `None` if it is unset or empty.
     fn asked_for() -> Result<Option<Level>, PrepareError> {
         let Some(word) = std::env::var_os(VARIABLE).filter(|word| !word.is_empty()) else { return Ok(None) };
         Level::of_word(&word.to_string_lossy()).map(Some)
@@ -72,7 +72,7 @@ impl Level {
         })
     }
 
-    /// As [`Level::detect`], but for a variable that says something unknown. Looks once a process.
+    /// Like [`Level::detect`], but returns an error if the variable has an unknown value. Reads it once per process.
     pub(super) fn checked() -> Result<Level, PrepareError> {
         static SAID: OnceLock<Result<(), PrepareError>> = OnceLock::new();
         SAID.get_or_init(|| Level::asked_for().map(|_| ())).clone().map(|()| Level::detect())

@@ -1,9 +1,9 @@
 //! The machine: the state of one running instance (a block's role) and the loop that runs it.
 //!
-//! The loop is threaded: every instruction carries the address of its handler, the handler does the work and gives the
-//! address of the next instruction, or null to stop. Nothing is checked per instruction that [`super::verify`] has checked
-//! once: register and lane numbers, table indices, jump targets, lane sizes. What only the run can know, the address of a memory
-//! access, is checked once per strip (once per element for gathers).
+//! The loop is threaded: every instruction carries the address of its handler, and the handler returns the address of
+//! the next instruction, or null to stop. Register and lane numbers, table indices, jump targets and lane sizes were
+//! checked once by [`super::verify`] and are not checked again. Addresses of memory accesses are known only at run
+//! time. They are checked once per strip (once per element for gathers).
 
 use super::code::{Access, Code, Each, Input, MAX_COUNTS, PostRef, RoleCode, SlotRef};
 use super::handlers;
@@ -17,7 +17,8 @@ use crate::ir::{Special, Type};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-/// The work of an instruction, and perhaps of some after it: gives the next one, or null after setting `machine.stop`.
+/// Does the work of an instruction, and perhaps of some after it. Returns the next one, or null after setting
+/// `machine.stop`.
 pub(crate) type Handler = unsafe fn(&mut Machine, *const Inst) -> *const Inst;
 
 /// An instruction bound to its handler.
@@ -79,14 +80,14 @@ pub(crate) enum Blocked {
     Poll { poll: u32 },
 }
 
-/// What a blocked machine waits for, in a form that can be looked at without running it.
+/// What a blocked machine waits for, in a form that can be checked without running it.
 #[derive(Clone, Copy)]
 pub(crate) enum Watch {
-    /// A slot that is not `expected` yet.
+    /// A slot that has not reached `expected` yet.
     Slot { slot: *const AtomicU64, expected: u64, stamp: WordStamp },
     /// Half a packet without its flag.
     Packet { half: *const AtomicU64, flag: u32, stamp: FlagStamp },
-    /// Only running it again can tell: a role that polls goes on in any case, and a ring is emptied by who rings no bell.
+    /// Only running it again can tell: a polling role continues in any case, and the consumer of a queue rings no bell.
     Polled,
 }
 
@@ -95,7 +96,7 @@ impl Watch {
         matches!(self, Watch::Polled)
     }
 
-    /// Where it looks, if that can be told.
+    /// The address it looks at, if there is one.
     pub(crate) fn address(self) -> Option<usize> {
         match self {
             Watch::Slot { slot, .. } => Some(slot as usize),
@@ -104,12 +105,12 @@ impl Watch {
         }
     }
 
-    /// Whether the machine can go on, if that can be told: what it waits for is there, or that of another operation.
+    /// True if the machine is known to be able to continue: what it waits for is there, or that of another operation.
     ///
     /// # Safety
     /// The machine is blocked and alive: the word is one that its wait has just read.
     pub(crate) unsafe fn is_ready(self) -> bool {
-        // Relaxed would do, because the wait itself looks again with acquire before anything depends on it.
+        // Relaxed would do: the wait itself looks again with acquire before anything depends on it.
         match self {
             Watch::Slot { slot, expected, stamp } => {
                 // SAFETY: the caller's promise.
@@ -138,9 +139,9 @@ pub(crate) enum Fault {
     Slot { slot: u32, bank: i64, index: i64 },
     /// A bulk copy of a negative count.
     Count { access: u32, count: i64 },
-    /// A slot has the count that was waited for, of another operation.
+    /// A slot has the awaited count, but of another operation.
     OtherSignal { slot: u32, bank: i64, index: i64, expected: u64, seen: u64 },
-    /// A packet is the one that was waited for, of another operation.
+    /// The awaited packet is there, but of another operation.
     OtherPacket { access: u32, bank: Option<i64>, packet: i64, expected: u32, seen: u32 },
 }
 
@@ -154,14 +155,15 @@ pub(crate) struct Cursor {
     pub col: u64,
     pub tile_rows: u64,
     pub tile_cols: u64,
-    /// Whether lanes that may be are written around the cache, and from how many bytes on pieces of others are.
+    /// Whether `BindStore` and `StreamOut` go around the cache, and the number of bytes from which other pieces do.
     pub streaming: bool,
     pub stream_from: usize,
 }
 
 /// One running (block, role).
 pub(crate) struct Machine {
-    /// Registers and lanes, as raw pointers because handlers index them unchecked; the vectors behind them are in `owned`.
+    /// Registers and lanes, as raw pointers because handlers index them unchecked; the vectors behind them are in
+    /// `owned`.
     regs: *mut u64,
     lanes: *mut *mut u8,
     bases: *const *mut u8,
@@ -174,43 +176,43 @@ pub(crate) struct Machine {
     pub counts: [usize; MAX_COUNTS],
     pub cursor: Cursor,
     pub stop: Stop,
-    /// The lane that is bound to memory to be written around the cache; `u16::MAX`: none.
+    /// The lane bound to memory that is written around the cache; `u16::MAX`: none.
     pub stream_lane: u16,
-    /// Non-temporal stores since the last fence.
+    /// Whether there were non-temporal stores since the last fence.
     pub streamed: bool,
     pub level: Level,
-    /// Waits that were satisfied and `each`es that were begun: whoever watches the machine sees by it that it gets on.
+    /// Counts satisfied waits and started `each`es, so that an observer can see progress.
     pub passed: u64,
-    /// Turns of loops that poll, and the registers when such a loop last let others run, mixed to a number.
+    /// Iterations of polling loops, and a hash of the registers when such a loop last let others run.
     pub turns: u32,
     pub polled: u64,
-    /// From how many bytes on an `each` stores around the cache: usually, and in the step that is under way.
+    /// The number of bytes from which an `each` stores around the cache: usually, and in the current step.
     usual_stream_from: usize,
     pub stream_from: usize,
-    /// The same for what is copied into tensors of this rank in turns with something else.
+    /// The same for interleaved copies into tensors of this rank.
     pub stream_kept_from: usize,
-    /// The way of what is written for other ranks.
+    /// Decides how data for other ranks is written.
     pub pace: Pace,
-    /// An `each` that is known to store fewer bytes does so through the cache, and is not timed.
+    /// An `each` that is known to store fewer bytes goes through the cache and is not timed.
     pub plain_below: u64,
-    /// How many times a wait looks again before it stops the machine: more than none only where no other machine waits to run. What
-    /// it waits for is often a cache line's way off, and then nothing is faster than to look.
+    /// How many times a wait looks again before it stops the machine; nonzero only if no other machine waits to run.
+    /// The awaited value is often only one cache-line transfer away, and then nothing is faster than looking again.
     pub looks: u32,
-    /// What most launches do, where that is known and no other machine waits to run.
+    /// The fast path, if there is one and no other machine waits to run.
     pub shortcut: Option<Shortcut>,
     /// The next machine of the participant that runs this one; see `pool.rs`.
     pub next: usize,
-    /// What the machine waits for, where it is blocked.
+    /// What the machine waits for, if it is blocked.
     pub watch: Watch,
-    /// For each entry of `bases` the bell of the rank whose waits look at it; null where nobody is told of signals.
+    /// For each entry of `bases` the bell of the rank whose waits look at it; null if signals wake nobody.
     bells: *const BellRef,
     host: Option<Arc<dyn WaitHost>>,
     pc: *const Inst,
     owned: Owned,
 }
 
-/// What the machine's pointers point to; never touched except through them. Vectors, not boxes: a box that is moved promises that nobody
-/// else points into it.
+/// What the machine's pointers point to; never touched except through them. Vectors, not boxes: moving a box asserts
+/// that nobody else points into it.
 struct Owned {
     program: Arc<Program>,
     _regs: Vec<u64>,
@@ -224,32 +226,34 @@ struct Owned {
     inputs: Vec<(u16, Start)>,
 }
 
-/// What a machine knows of an access, or of a slot table, before it runs, so that little is left to check where each nanosecond counts.
+/// What a machine knows about an access or a slot table before it runs, so that little is left to check where each
+/// nanosecond counts.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    /// The first byte of its bank; null where a register says which bank it is.
+    /// The first byte of its bank; null if a register selects the bank.
     pub start: *mut u8,
-    /// Indices that are certain to lie there: none where a register says which bank.
+    /// The number of indices certain to lie there; 0 if a register selects the bank.
     pub count: u64,
     /// Bytes per index step.
     pub unit: u32,
-    /// Elements begin at multiples of so many indices, a power of two (whose logarithm is `shift`): 1, except where they are wider than a step.
+    /// Elements begin at multiples of this many indices, a power of two (whose logarithm is `shift`): 1, unless
+    /// elements are wider than an index step.
     steps: u32,
     shift: u8,
     /// The register of its first index.
     pub base: u16,
     /// The entry of its (first) bank among the bases.
     pub entry: u16,
-    /// Of slots, where there is one bank: how counts become words.
+    /// For slots in one bank: how counts become words.
     pub words: WordStamp,
-    /// Of packets, where there is one bank: how flags become those that travel.
+    /// For packets in one bank: how flags become the flags that are sent.
     pub flags: FlagStamp,
 }
 
 impl Place {
     fn of_access(access: &Access, bases: &[*mut u8]) -> Place {
         let Access { bytes, unit, width, .. } = *access;
-        // The verifier found that a width is a power of two and a multiple of the unit.
+        // The verifier checked that a width is a power of two and a multiple of the unit.
         let place =
             Place::new(access.bank, bytes / u64::from(width), unit, width / unit, access.base, access.first, bases);
         Place { flags: FlagStamp::of(access.operations.as_deref(), 0), ..place }
@@ -260,7 +264,7 @@ impl Place {
         Place { words: WordStamp::of(slot.operations.as_deref(), 0), ..place }
     }
 
-    /// Of `count` elements of so many steps each.
+    /// The place of `count` elements of `steps` index steps each.
     fn new(bank: Option<u16>, count: u64, unit: u32, steps: u32, base: u16, entry: u16, bases: &[*mut u8]) -> Place {
         let (start, count) = match bank {
             Some(_) => (std::ptr::null_mut(), 0),
@@ -270,22 +274,22 @@ impl Place {
         Place { start, count, unit, steps, shift: steps.ilog2() as u8, base, entry, words, flags }
     }
 
-    /// Whether there are `count` elements from an index on, at least one, and all are known to be in the bank and aligned.
+    /// True if `count` is at least 1 and `count` elements from `index` on are known to be in the bank and aligned.
     #[inline(always)]
     pub(crate) fn holds(self, index: u64, count: u64) -> bool {
-        // Wraps for none, which is then too many.
+        // A count of 0 wraps, and is then too large.
         let are_inside = index < self.count && count.wrapping_sub(1) < (self.count - index) >> self.shift;
         are_inside && index & u64::from(self.steps - 1) == 0
     }
 
-    /// Address of `count` elements from the base on, where there is at least one and all are known to be in the bank and aligned.
+    /// Address of `count` elements from the base on, if the place [holds](Place::holds) them.
     ///
     /// # Safety
     /// The place is one of `m`.
     #[inline(always)]
     pub(crate) unsafe fn known(self, m: &Machine, count: u64) -> Option<*mut u8> {
-        // SAFETY: the verifier checked the register. All `self.count` indices lie in a bank of the size that the verifier was given, so the
-        // product is an offset in it and does not wrap.
+        // SAFETY: the verifier checked the register. All `self.count` indices lie in a bank of the size that the
+        // verifier was given, so the product is an offset in it and does not wrap.
         unsafe {
             let index = m.reg(self.base);
             self.holds(index, count).then(|| self.start.add((index * u64::from(self.unit)) as usize))
@@ -293,9 +297,9 @@ impl Place {
     }
 }
 
-/// A [`Bell`](super::waits::Bell) that the machine's host lent. The word is borrowed from what is in the host's `Arc`; `Machine::host` is
-/// a handle of that very `Arc`, and while it is there, nobody gets at the host but by shared reference: the loan lasts. Whoever
-/// replaces the host has to forget the bells first.
+/// A [`Bell`](super::waits::Bell) lent by the machine's host. The word is borrowed from inside the host's `Arc`.
+/// `Machine::host` is a handle to that very `Arc`, and while it exists, the host can be reached only by shared
+/// reference, so the loan lasts. Code that replaces the host must drop the bells first.
 #[derive(Clone, Copy)]
 struct BellRef {
     word: *const AtomicU32,
@@ -310,8 +314,8 @@ enum Start {
     Read(*const u8, Type),
 }
 
-/// Strip memory and scratch are handed out in pairs of cache lines: vector accesses do not split, and scratch has the alignment the
-/// access analysis promises.
+/// Strip memory and scratch are allocated in pairs of cache lines, so that vector accesses do not split and scratch has
+/// the alignment that the access analysis promises.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct Line([u8; 128]);
@@ -326,12 +330,12 @@ pub(crate) struct Identity {
 }
 
 impl Machine {
-    /// An instance of a program. `bases` are the addresses of all banks of all arguments, in order, followed by one null per
-    /// scratch of the role, which is filled in here.
+    /// An instance of a program. `bases` are the addresses of all banks of all arguments, in order, followed by one
+    /// null per scratch of the role, which is filled in here.
     ///
     /// # Safety
-    /// The program passed [`super::verify`] with these `bases`: every access's banks are valid for `bytes` bytes and every
-    /// scalar's entry for its type, until the machine is dropped.
+    /// The program passed [`super::verify`] with these `bases`: every access's banks are valid for `bytes` bytes and
+    /// every scalar's entry for its type, until the machine is dropped.
     pub(crate) unsafe fn new(program: Arc<Program>, mut bases: Vec<*mut u8>, id: Identity, level: Level) -> Machine {
         let role = &program.role;
         let mut regs = role.registers.clone();
@@ -418,25 +422,26 @@ impl Machine {
         }
     }
 
-    /// From how many bytes on an `each` stores around the cache, and how what is written for others goes.
-    /// `kept_from`: the same for what is copied into tensors of this rank in turns with something else.
+    /// Sets the number of bytes from which an `each` stores around the cache, the same for interleaved copies into
+    /// tensors of this rank (`kept_from`), and how data for other ranks is written.
     pub(crate) fn stream(&mut self, from: usize, kept_from: usize, pace: Pace) {
         self.plain_below = pace.from().min(from as u64);
         (self.usual_stream_from, self.stream_from, self.stream_kept_from, self.pace) = (from, from, kept_from, pace);
     }
 
-    /// Begins a step that stores so many bytes, `pace.from()` or more: until [`Machine::end_step`] another `stream_from` may hold.
+    /// Begins a step that stores `bytes` bytes, `pace.from()` or more. Until [`Machine::end_step`], another
+    /// `stream_from` may apply.
     #[inline(never)]
     pub(crate) fn begin_step(&mut self, bytes: u64) {
         if let Some(group) = self.pace.take_owed() {
-            // SAFETY: a wait of this machine noted it.
+            // SAFETY: a wait of this machine noted the group.
             unsafe { super::control::look_again(self, group) };
         }
         let usual = self.usual_stream_from;
         self.stream_from = if self.pace.begin(bytes) { usual.min(AROUND_FROM) } else { usual };
     }
 
-    /// Ends it, if there is one.
+    /// Ends the current step, if there is one.
     #[inline(always)]
     pub(crate) fn end_step(&mut self) {
         if self.pace.end() {
@@ -444,9 +449,9 @@ impl Machine {
         }
     }
 
-    /// From now on signals wake those who sleep on them.
+    /// From now on, signals wake the ranks that sleep on them.
     pub(crate) fn announce(&mut self, waits: &Waits) {
-        // First: they point into the host that is let go.
+        // First, because they point into the host that is released next.
         self.bells = std::ptr::null();
         self.owned._bells.clear();
         self.host = waits.host().cloned();
@@ -467,7 +472,7 @@ impl Machine {
         self.pc = self.owned.program.insts.as_ptr();
         self.stop = Stop::Running;
         (self.turns, self.polled) = (0, 0);
-        // What the last launch left, if it failed.
+        // Undo what the last launch left, if it failed.
         self.stream_from = self.usual_stream_from;
         self.pace.launch();
         for &(reg, start) in &self.owned.inputs {
@@ -481,17 +486,19 @@ impl Machine {
         }
     }
 
-    /// Runs until the role is done, a wait is not ready, or an access faults; tells whether it is done, `stop` says the rest.
+    /// Runs until the role is done, a wait is not ready, or an access faults. Returns whether it is done; `stop` says
+    /// the rest.
     ///
-    /// A bit and not a copy of `stop`: the copy would read at once what was written in small pieces, and the processor then waits until
-    /// those have left its store buffer, behind whatever signal is still on its way to another core.
+    /// It returns a bool and not a copy of `stop`. The copy would read in one piece what was written in small pieces.
+    /// The processor would then wait until those have left its store buffer, behind any signal still on its way to
+    /// another core.
     #[inline]
     pub(crate) fn run(&mut self) -> bool {
         let mut pc = self.pc;
         self.stop = Stop::Running;
-        // SAFETY: `pc` is an instruction of the verified program: the first one, or one where a handler stopped. A handler gives
-        // the next instruction or a jump target that the verifier found inside the code, or null; the last instruction of verified code
-        // never falls through.
+        // SAFETY: `pc` is an instruction of the verified program: the first one, or one where a handler stopped. A
+        // handler returns the next instruction or a jump target that the verifier found inside the code, or null; the
+        // last instruction of verified code never falls through.
         unsafe {
             while !pc.is_null() {
                 pc = ((*pc).run)(self, pc);
@@ -500,7 +507,7 @@ impl Machine {
         matches!(self.stop, Stop::Done)
     }
 
-    /// What it waits for, where it is blocked in memory that a rank is known to signal.
+    /// What the machine waits for, if it is blocked on memory that a rank is known to signal.
     pub(crate) fn awaited(&self) -> Option<Awaited> {
         let rank = match self.stop {
             Stop::Blocked(Blocked::Slot { slot, bank, index, .. }) => self.role().signaller(slot, bank, index)?,
@@ -515,7 +522,7 @@ impl Machine {
         &self.owned.program.role
     }
 
-    // ---- what handlers use; all unchecked, by the verifier's grace -------------------------------------------------
+    // ---- what handlers use; unchecked here, because the verifier checked the code -----------------------------------
 
     /// Stops at `pc`: `run` will resume there.
     #[inline(always)]
@@ -525,11 +532,11 @@ impl Machine {
         std::ptr::null()
     }
 
-    /// Wakes who may sleep on memory behind entry `entry` of the bases. Comes after the store it tells of.
+    /// Wakes ranks that may sleep on the memory of entry `entry` of the bases. Must come after the store it announces.
     ///
-    /// Store and load may pass each other in the processor; a sleeper that both sides miss looks again by itself (the contract of
-    /// [`WaitHost::sleep`]), so no signal pays for a fence. The compiler's fence is no instruction: it keeps the load behind the
-    /// store in the code, so that missing each other stays rare.
+    /// The processor may reorder the store and the load. A sleeper missed that way looks again by itself (the contract
+    /// of [`WaitHost::sleep`]), so no signal pays for a fence. The compiler fence emits no instruction. It keeps the
+    /// load behind the store in the code, so that such misses stay rare.
     ///
     /// # Safety
     /// `entry` is one of the bases of the verified program.
@@ -556,7 +563,7 @@ impl Machine {
         }
     }
 
-    /// Whether lane `l` is to be written around the cache; whoever asks does so, and the next signal fences.
+    /// True if lane `l` is to be written around the cache. The caller then does so, and the next signal fences.
     #[inline(always)]
     pub(crate) fn streams_to(&mut self, l: u16) -> bool {
         let streams = self.stream_lane == l;

@@ -1,16 +1,16 @@
-//! The CPU engine: a verified kernel and its arguments in, running machine code's effects out.
+//! The CPU engine. A verified kernel and its arguments go in, the effects of running it come out.
 //!
 //! ```text
 //!  IR ──lower──▶ bytecode ──verify──▶ program ──▶ machines (one per block and role) ──launch──▶ threads
 //! ```
-//! Uniform ops work on 64-bit registers, one or two nanoseconds each. The elements of an `each` are cut into strips that stay in
-//! L1, and each lane op runs over a whole strip in a loop the compiler vectorises (`lane/`), reading and writing tensors directly
-//! where the lowering could show that nobody else touches those bytes meanwhile. A wait that is not ready stops its machine, and
-//! the thread runs another one.
+//! Uniform ops work on 64-bit registers, one or two nanoseconds each. The elements of an `each` are cut into strips
+//! that stay in L1, and each lane op runs over a whole strip in a loop that the compiler vectorises (`lane/`). It reads
+//! and writes tensors directly where the lowering can show that nobody else touches those bytes meanwhile. A wait that
+//! is not ready stops its machine, and the thread runs another one.
 //!
-//! Invariants: no machine runs bytecode that `verify.rs` did not pass; every address is checked against its buffer before it is used;
-//! a launch allocates nothing. Must not know transports: signals are slots in memory, whoever else writes them, and what ends a
-//! wait or wakes a sleeper is a [`WaitHost`], whoever implements it.
+//! Invariants: no machine runs bytecode that `verify.rs` did not pass; every address is checked against its buffer
+//! before it is used; a launch allocates nothing. The engine must not know about transports: signals are slots in
+//! memory, whoever else writes them, and a [`WaitHost`], whoever implements it, ends waits and wakes sleepers.
 
 mod address;
 mod code;

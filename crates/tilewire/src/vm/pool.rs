@@ -1,6 +1,6 @@
-//! The worker pool: threads that help a launch of several blocks. They are helpers only: the launching thread runs every
-//! instance that nobody has taken, so a launch never waits for a worker to become free, and ranks that are threads of one
-//! process cannot starve each other.
+//! The worker pool: threads that help a launch of several blocks. They are helpers only: the launching thread runs
+//! every instance that nobody has taken, so a launch never waits for a worker to become free, and ranks that are
+//! threads of one process cannot starve each other.
 
 use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
@@ -15,12 +15,12 @@ use std::time::Duration;
 /// The end of a chain of machines.
 const NONE: usize = usize::MAX;
 
-/// The instances of one launch, shared by who runs them.
+/// The instances of one launch, shared by the threads that run them.
 pub(crate) struct Job {
     machines: Machines,
     /// Next instance nobody has taken.
     next: AtomicUsize,
-    /// Workers inside; guarded by the pool's lock when it grows.
+    /// The number of workers inside. It grows only under the pool's lock.
     helpers: AtomicUsize,
     failure: Mutex<Option<Failure>>,
     deadline: Mutex<Option<Duration>>,
@@ -43,16 +43,17 @@ struct Machines {
     len: usize,
 }
 
-// SAFETY: a machine is touched only by the participant that took its index from `next`, which gives out each index once per
-// launch; between launches no participant is inside (the launch waits for `helpers` to be 0). The memory its pointers name is owned by
-// the machine or kept alive by the prepared kernel, which outlives the launch.
+// SAFETY: a machine is touched only by the participant that took its index from `next`, which gives out each index once
+// per launch; between launches no participant is inside (the launch waits for `helpers` to be 0). The memory its
+// pointers name is owned by the machine or kept alive by the prepared kernel, which outlives the launch.
 unsafe impl Send for Machines {}
 // SAFETY: as above: sharing the table hands out disjoint machines.
 unsafe impl Sync for Machines {}
 
 impl Job {
-    /// A job over machines that do not move while the job is used. A vector, not a slice: its own pointer stays good when the
-    /// machines are looked at through the vector between launches, one that went through a slice would not.
+    /// A job over machines that do not move while the job is used. Takes a vector, not a slice: the vector's own
+    /// pointer stays valid when the machines are accessed through the vector between launches, and a pointer derived
+    /// from a slice would not.
     #[allow(clippy::ptr_arg)]
     pub(crate) fn new(machines: &mut Vec<Machine>, waits: Waits) -> Arc<Job> {
         Arc::new(Job {
@@ -66,7 +67,7 @@ impl Job {
         })
     }
 
-    /// Runs all instances to the end; the workers of `pool` may help. Gives the instance that failed and why.
+    /// Runs all instances to the end; the workers of `pool` may help. Returns the instance that failed and why.
     pub(crate) fn launch(job: &Arc<Job>, pool: Option<&Pool>, deadline: Option<Duration>) -> Result<(), Failure> {
         *job.deadline.lock().expect("no participant panics") = deadline;
         job.stalls.failed.store(false, Ordering::Relaxed);
@@ -82,8 +83,8 @@ impl Job {
         Ok(())
     }
 
-    /// Takes instances one by one and runs those that were taken, round and round, until all are done. They are chained through
-    /// the machines themselves: no participant allocates, however many of its instances wait.
+    /// Takes instances one by one and runs the taken ones in rounds until all are done. They are chained through the
+    /// machines themselves, so no participant allocates, however many of its instances wait.
     fn participate(&self, deadline: Option<Duration>) {
         let _nearest = Rounding::nearest();
         let mut first = NONE;
@@ -105,8 +106,8 @@ impl Job {
             let mut link = &mut first;
             while *link != NONE {
                 let index = *link;
-                // SAFETY: the chain holds indices that `take` gave to this participant alone, each once; `link` is in another
-                // machine or in none.
+                // SAFETY: the chain holds indices that `take` gave to this participant alone, each once; `link` is in
+                // another machine or in none.
                 let machine = unsafe { self.machine(index) };
                 let before = machine.passed;
                 let done = machine.run();
@@ -124,7 +125,7 @@ impl Job {
             if self.stalls.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
                 return;
             }
-            // In every round, also one that got on: instances that only signal each other are to end as well.
+            // In every round, even one with progress: instances that only signal each other must end, too.
             // SAFETY: `take` gave this index to this participant alone; no reference to the machine is held here.
             let stop_of = |index: usize| unsafe { self.machine(index) }.stop;
             if let (Some(index), abort @ Some(_)) = (stuck, self.waits.aborted()) {
@@ -153,7 +154,8 @@ impl Job {
     /// The chained instances from this one on, which are blocked, with what each waits for.
     fn blocked(&self, first: usize) -> impl Iterator<Item = (usize, Watch, Option<Awaited>)> {
         let next = |&index: &usize| {
-            // SAFETY: the chain holds indices that `take` gave to this participant alone; no reference to them is held here.
+            // SAFETY: the chain holds indices that `take` gave to this participant alone; no reference to them is held
+            // here.
             let next = unsafe { self.machine(index) }.next;
             (next != NONE).then_some(next)
         };
@@ -164,18 +166,21 @@ impl Job {
         })
     }
 
-    /// A chained instance that waits for what will not come, if there is one: with it the launch cannot come to its end.
+    /// A chained instance that waits for something that will never come, if there is one: the launch cannot finish
+    /// then.
     fn in_vain(&self, first: usize) -> Option<(usize, u64)> {
         self.blocked(first).find_map(|(index, watch, at)| {
             let word = self.waits.in_vain(at)?;
-            // After the word: what was signalled before is there. SAFETY: blocked, and the memory it waits for lives as long as it does.
+            // Checked after reading the word: signals sent before it are visible now.
+            // SAFETY: the instance is blocked, and the memory it waits for lives as long as it does.
             let ready = unsafe { watch.is_ready() };
-            // Who gives up says why before it leaves.
+            // A rank that gives up says why, in the abort word, before it leaves.
             (!ready).then(|| (index, self.waits.aborted().unwrap_or(word)))
         })
     }
 
-    /// Waits a little, at most until one of the chained instances can go on or the launch is to end; true at the deadline.
+    /// Waits a little, at most until a chained instance can continue or the launch must end. Returns true at the
+    /// deadline.
     fn pause(&self, backoff: &mut Backoff, first: usize) -> bool {
         let polls = self.blocked(first).any(|(_, watch, _)| watch.is_polled());
         backoff.pause(&self.waits, polls, &mut || {
@@ -190,8 +195,8 @@ impl Job {
     }
 
     fn take(&self) -> Option<usize> {
-        // The machines were published by the pool's lock, or belong to this thread. Acquire and release: who finds none left sees that
-        // whoever took the last had entered (`stall.rs`).
+        // The machines were published by the pool's lock, or belong to this thread. Acquire and release: a participant
+        // that finds none left also sees that the one that took the last had entered (`stall.rs`).
         let index = self.next.load(Ordering::Acquire);
         if index >= self.machines.len {
             return None;
@@ -208,11 +213,11 @@ impl Job {
         unsafe { &mut *self.machines.first.add(index) }
     }
 
-    /// Ends the launch for all participants: who runs sees it after this round, who sleeps is woken.
+    /// Ends the launch for all participants: running ones see it after this round, sleeping ones are woken.
     fn fail(&self, why: Failure) {
         let mut failure = self.failure.lock().expect("no participant panics");
-        // Relaxed: `failure` is read under its lock, or after everybody has left. A sleeper that misses the ring, because this
-        // store passed the bell's load, looks again after a nap.
+        // Relaxed: `failure` is read under its lock, or after everybody has left. A sleeper that misses the ring,
+        // because this store and the bell's load were reordered, looks again after a nap.
         if !self.stalls.failed.swap(true, Ordering::Relaxed) {
             *failure = Some(why);
             self.waits.wake();
@@ -220,7 +225,8 @@ impl Job {
     }
 }
 
-/// A job that the pool may help with. However the launch ends, by a panic too, nobody is inside when this is gone.
+/// A job that the pool may help with. However the launch ends, even by a panic, no helper is inside once this is
+/// dropped.
 struct Shared<'j> {
     job: &'j Arc<Job>,
     pool: &'j Pool,
@@ -241,16 +247,17 @@ impl Drop for Shared<'_> {
         }
         self.pool.withdraw(self.job);
         let mut backoff = Backoff::new(None);
-        // Acquire: what the helpers wrote is visible when they are gone.
+        // Acquire: what the helpers wrote is visible once they are gone.
         let mut alone = || self.job.helpers.load(Ordering::Acquire) == 0;
         while !alone() {
             backoff.pause(&self.job.waits, false, &mut alone);
         }
-        // A helper that is gone lets go of the job a moment later, and with it of the memory that waits look at: whoever closes a
-        // transport after this launch must not find it mapped still. The pool has withdrawn its own, so one is the launcher's.
+        // A helper that is gone drops its handle to the job a moment later, and with it the memory that waits look at.
+        // A caller that closes a transport after this launch must not find that memory still mapped. The pool has
+        // withdrawn its handle, so the one that remains is the launcher's.
         let mut turns = 0;
         while Arc::strong_count(self.job) > 1 {
-            // Sleeping lets also those run that the system puts behind this thread.
+            // Sleeping also lets threads run that the system puts behind this one.
             if turns < 100 {
                 yield_now()
             } else {
@@ -311,8 +318,8 @@ impl Pool {
     }
 }
 
-/// Joins a job that has instances nobody has taken. The pool's lock is held: a launch that withdraws the job afterwards sees that
-/// somebody is inside.
+/// Joins a job that has instances nobody has taken. The caller holds the pool's lock, so a launch that withdraws the
+/// job afterwards sees that somebody is inside.
 pub(super) fn enter(jobs: &VecDeque<Arc<Job>>) -> Option<Arc<Job>> {
     let job = jobs.iter().find(|job| job.next.load(Ordering::Relaxed) < job.machines.len)?;
     job.helpers.fetch_add(1, Ordering::Relaxed);

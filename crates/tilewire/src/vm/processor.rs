@@ -1,24 +1,25 @@
-//! What is asked of the processor, besides its [level](super::level): what was measured to matter, on the processors that it was measured on.
+//! Properties of the processor besides its [level](super::level): those that measurably matter, on the processors that
+//! were measured.
 
 use std::sync::OnceLock;
 
-/// What decisions depend on of a processor, as plain data: ranks on other machines may have others.
+/// The properties of a processor that decisions depend on, as plain data: ranks on other machines may have other ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Processor {
-    /// Whether it is Intel's.
+    /// True if it is made by Intel.
     pub intel: bool,
     /// Bytes of a core's second-level cache.
     pub second_level: usize,
 }
 
 impl Processor {
-    /// This machine's.
+    /// This machine's processor.
     pub(crate) fn here() -> Processor {
         Processor { intel: is_intel(), second_level: second_level() }
     }
 }
 
-/// Whether it is Intel's.
+/// True if it is made by Intel.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_intel() -> bool {
     static VALUE: OnceLock<bool> = OnceLock::new();
@@ -33,7 +34,8 @@ pub(crate) fn is_intel() -> bool {
     false
 }
 
-/// The time by the processor's own clock, in ticks of a length that nobody knows: for comparing times. Instructions may pass it in both directions.
+/// The time by the processor's own clock, in ticks of unknown length, for comparing times. Instructions may be
+/// reordered across it in both directions.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
@@ -41,29 +43,29 @@ pub(crate) fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Does something and tells how many [ticks] that took, with nothing before or after it in between.
+/// Does `work` and returns how many [ticks] it took. Fences keep earlier and later instructions out.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-#[cfg_attr(test, allow(dead_code))] // Tests say how long a look takes.
+#[cfg_attr(test, allow(dead_code))] // tests set how long a look takes
 pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
-    // SAFETY: fences of loads, which every x86-64 processor has.
+    // SAFETY: load fences, which every x86-64 processor has.
     let fence = || unsafe { std::arch::x86_64::_mm_lfence() };
     fence();
     let start = ticks();
     fence();
     let done = work();
     fence();
-    // Wraps where the clock is set back: that is long, then.
+    // If the clock is set back, this wraps to a very long time.
     (done, ticks().wrapping_sub(start))
 }
 
-/// Bytes of a core's second-level cache: what the processor says, where that is likely.
+/// Bytes of a core's second-level cache, as the processor reports it, clamped to a likely size.
 pub(crate) fn second_level() -> usize {
     static VALUE: OnceLock<usize> = OnceLock::new();
     *VALUE.get_or_init(|| likely(said()))
 }
 
-/// The least that servers of today have is taken for what is less, or unknown, and the most for what is more.
+/// Clamps to what today's servers have. An unknown size (0) becomes the smallest.
 fn likely(bytes: usize) -> usize {
     bytes.clamp(512 << 10, 2 << 20)
 }
@@ -72,7 +74,7 @@ fn likely(bytes: usize) -> usize {
 fn said() -> usize {
     use std::arch::x86_64::__cpuid;
     const CACHES: u32 = 0x8000_0006;
-    // Both makers tell it there, in KiB; a processor without the page tells 0 of it.
+    // Both makers report it there, in KiB. A processor without this page reports nothing: 0.
     if __cpuid(0x8000_0000).eax < CACHES { 0 } else { (__cpuid(CACHES).ecx >> 16) as usize * 1024 }
 }
 

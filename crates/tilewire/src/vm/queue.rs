@@ -6,8 +6,9 @@
 //!  byte 128  capacity: u64, a power of two
 //!  byte 192  entry 0, entry 1, …: 64 bytes each: {turn, peer, kind, x, y, z}
 //! ```
-//! A producer takes ticket t if t − taken < capacity, fills entry t mod capacity, and publishes it by storing turn = t + 1
-//! (release). The consumer reads an entry when its turn is taken + 1 (acquire) and frees it by storing taken (release). All counters only grow.
+//! A producer takes ticket t if t − taken < capacity, fills entry t mod capacity, and publishes it by storing t + 1 as
+//! its turn (release). The consumer reads an entry when its turn is taken + 1 (acquire) and frees it by storing taken
+//! (release). All counters only grow.
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::tensor::Memory;
@@ -35,7 +36,7 @@ pub enum Work {
         src: u64,
         /// Byte offset in the peer's region.
         dst: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Set slot `index` at the peer to `value`, after the data of earlier copies to it.
@@ -47,11 +48,11 @@ pub enum Work {
     },
 }
 
-/// The consumer's end of a ring, and its owner. It may be another thread than the one that launches kernels.
+/// The consumer's end of a ring, which owns the ring. It may be on another thread than the one that launches kernels.
 #[derive(Debug)]
 pub struct Queue {
     memory: Memory,
-    /// Not read back from the ring: whoever has its memory could have changed it there.
+    /// Not read back from the ring, where any holder of its memory could have changed it.
     capacity: u64,
 }
 
@@ -92,9 +93,9 @@ impl Queue {
     }
 }
 
-/// The capacity of the ring in a memory; `None` where it is no ring.
+/// The capacity of the ring in a memory; `None` if it is not a ring.
 pub(crate) fn capacity(memory: &Memory) -> Option<u64> {
-    // A thread's own memory, which host code writes plainly, is no place for words that a proxy's thread reads.
+    // Host code writes a thread's own memory with plain accesses, so it cannot hold words that a proxy's thread reads.
     if !memory.is_shared() {
         return None;
     }
@@ -113,7 +114,7 @@ pub(crate) fn ring_bytes(capacity: u64) -> u64 {
     (ENTRIES as u64).saturating_add(capacity.saturating_mul(ENTRY as u64))
 }
 
-/// Appends a descriptor; false when the ring is full.
+/// Appends a descriptor; false if the ring is full.
 ///
 /// # Safety
 /// `ring` is aligned to 64 and valid for [`ring_bytes`] of `capacity`, a power of two.

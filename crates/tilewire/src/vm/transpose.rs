@@ -41,30 +41,34 @@ enum Order {
 }
 
 impl Order {
-    /// Chooses the order. Measured with f32 on an AMD EPYC with 0.5 MiB of second-level cache; "far" means rows a power
-    /// of two apart:
+    /// Chooses the order. Measured with f32 on an AMD EPYC with 0.5 MiB of second-level cache. Streamed, in GB/s:
     ///
-    /// | case | across, 256 bytes | the chosen order |
+    /// | size, distance of rows | across, 256 bytes | chosen here |
     /// |---|---|---|
-    /// | streamed, 8 MiB, far | 4.0 to 5.0 GB/s | 6.0 to 7.1 GB/s |
-    /// | streamed, 64 MiB, far | 4.5 GB/s | 6.7 GB/s |
-    /// | streamed, 8 MiB, other strides | 8.4 GB/s | 11.4 GB/s |
-    /// | streamed, 64 MiB, other strides | 7.0 GB/s | 8.6 GB/s |
-    /// | cached, two ranks, 64 KiB | 6.7 µs | 6.1 µs |
-    /// | cached, two ranks, 256 KiB | 35 µs | 32 µs |
-    /// | cached, two ranks, 1 MiB, far | 161 µs | 144 µs |
-    /// | cached, two ranks, 1 MiB, other strides | 133 µs | 123 µs |
-    /// | cached, two ranks, 4 MiB, far | 1830 µs | 1430 µs |
-    /// | cached, two ranks, 4 MiB, other strides | 2230 µs | 1840 µs |
+    /// | 8 MiB, a power of two | 4.0 to 5.0 | 6.0 to 7.1 |
+    /// | 64 MiB, a power of two | 4.5 | 6.7 |
+    /// | 8 MiB, other | 8.4 | 11.4 |
+    /// | 64 MiB, other | 7.0 | 8.6 |
     ///
-    /// In the cached case, down is up to a fifth faster at 1 MiB and slower from 2 MiB on. One rank on a processor with
-    /// 1 MiB of second-level cache:
+    /// Cached, two ranks running simultaneously, in µs:
     ///
-    /// | case | across | down |
+    /// | size, distance of rows | across, 256 bytes | across, 2048 bytes |
     /// |---|---|---|
-    /// | 1 MiB, far | 45 µs | 40 µs |
-    /// | 4 MiB, far | 357 to 387 µs | 273 to 358 µs |
-    /// | other strides | 20 to 75 µs | 20 to 75 µs |
+    /// | 64 KiB | 6.7 | 6.1 |
+    /// | 256 KiB | 35 | 32 |
+    /// | 1 MiB, a power of two | 161 | 144 |
+    /// | 1 MiB, other | 133 | 123 |
+    /// | 4 MiB, a power of two | 1830 | 1430 |
+    /// | 4 MiB, other | 2230 | 1840 |
+    ///
+    /// Down is up to a fifth faster at 1 MiB and slower from 2 MiB on. On a processor with 1 MiB of second-level cache,
+    /// one rank, cached, in µs (where no distance of rows is given, none was recorded):
+    ///
+    /// | size | across | down |
+    /// |---|---|---|
+    /// | 1 MiB | 45 | 40 |
+    /// | 4 MiB | 357 to 387 | 273 to 358 |
+    /// | others | 20 to 75 | 20 to 75 |
     ///
     /// On Intel only across with 256 bytes was measured.
     fn of(streamed: bool, src_stride: usize, bytes: usize) -> Order {

@@ -10,7 +10,7 @@ use crate::ir::Type;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The handler of `$op` for elements of `$size` bytes.
+/// The expression with `$W` the unsigned integer of `$size` bytes.
 macro_rules! by_size {
     ($size:expr, $W:ident => $body:expr) => {
         match $size {
@@ -298,7 +298,7 @@ unsafe fn move_rectangle<W: Copy>(
         } else if to_col == size && from_row == size && to_row > 0 && from_col > 0 {
             transpose(to, to_row as usize, from, from_col as usize, rows, cols, size_in_bytes, stores, level);
         } else if to_row == size && from_col == size && to_col > 0 && from_row > 0 {
-            // Contiguous along columns on the left: the same kernel with the axes exchanged.
+            // The destination is contiguous along columns: the same kernel with the axes exchanged.
             transpose(to, to_col as usize, from, from_row as usize, cols, rows, size_in_bytes, stores, level);
         } else {
             for row in 0..rows as isize {

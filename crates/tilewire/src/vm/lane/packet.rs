@@ -57,8 +57,8 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
 /// `PacketSend`. Handles one word at a known place, where each nanosecond counts. All other cases are in a separate
 /// function, so that this one needs no stack.
 pub(crate) unsafe fn packet_send(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: as for `packet_put_row`; a known place, which the words have too, needs no check. There is no strip: both
-    // begin at their base.
+    // SAFETY: as for `packet_put_row`; both places are known, so they need no check. There is no strip: both begin at
+    // their base.
     unsafe {
         let i = *pc;
         let to = m.place(i.e + 1);

@@ -1,5 +1,5 @@
-//! Plans an `each`: which ops are needed, which are fused into others, at what rate each value is computed, which accesses become pointers into
-//! tensors, and how the elements are cut into strips.
+//! Plans an `each`: which ops are needed, which are fused into others, at what rate each value is computed, which
+//! accesses become pointers into tensors, and how the elements are cut into strips.
 
 use super::super::code::{Each, MAX_COUNTS, Opcode};
 use super::super::error::PrepareError;
@@ -10,9 +10,9 @@ use super::strip::Strip;
 use crate::ir::access::{Analysis, Class, MemoryAccess, place};
 use crate::ir::{Affine, BinaryOp, GroupOp, Inst, Op, Place, QuickMap, Region, Shape, Type, UnaryOp, Uniform, Value};
 
-/// Elements of a strip when nothing else limits it: longer ones no longer make dispatch cheaper.
+/// Elements in a strip if nothing else limits it. Longer strips do not make dispatch any cheaper.
 const STRIP: u64 = 4096;
-/// What a strip may touch, tensors included: three quarters of the smallest L1 in use (32 KiB).
+/// Bytes a strip may touch, tensors included: three quarters of the smallest L1 in use (32 KiB).
 const STRIP_BYTES: u64 = 24 << 10;
 /// The longest strip that group sizes may force.
 const MAX_STRIP: u64 = 1 << 20;
@@ -22,9 +22,10 @@ const MAX_STRIP: u64 = 1 << 20;
 pub(super) enum Mode {
     /// Strips along the innermost axis, one row at a time.
     Rows,
-    /// Rows follow each other in memory: as one long row.
+    /// Rows are adjacent in memory and are walked as one long row.
     Flat,
-    /// Rectangles, packed row by row in strip memory: an access is contiguous along the other axis, or rows are short.
+    /// Rectangles, packed row by row in strip memory, if an access is contiguous along the other axis or rows are
+    /// short.
     Tiles { rows: u32, cols: u64 },
 }
 
@@ -39,10 +40,10 @@ pub(super) enum Rate {
     Group(u32),
 }
 
-/// What to do with an op of the body.
+/// How an op of the body is emitted.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Form {
-    /// As it stands.
+    /// Unchanged.
     Plain,
     /// A conversion fused into the op after it: `f32 op f32(narrow)`; `b` is the narrow value.
     Widen { op: BinaryOp, a: Value, b: Value },
@@ -81,7 +82,7 @@ pub(super) struct Plan<'k> {
     pub last_use: QuickMap<Value, usize>,
     /// Loads that become pointers.
     pub bound_loads: Vec<Inst>,
-    /// Stores whose value is written straight to memory, with whether they may stream: value → (store, streams).
+    /// Values that are written straight to memory: value → (store, whether it may stream).
     pub bound_stores: QuickMap<Value, (Inst, bool)>,
     /// Stores that copy a value around the cache.
     pub streamed_copies: Vec<Inst>,
@@ -94,7 +95,7 @@ impl<'k> RoleLowering<'k> {
     /// Lowers an `each`.
     pub(super) fn each(&mut self, inst: Inst, extent: &[Value], body: Region) -> Result<(), PrepareError> {
         let kernel = self.kernel;
-        // Uniform ops do not depend on the element: they run once, before it.
+        // Uniform ops do not depend on the element, so they run once, before the `each`.
         for &i in &kernel.regions[body] {
             let uniform = kernel.insts[i].result.is_some_and(|r| kernel.shape(r) == Shape::Uniform);
             if uniform {
@@ -122,7 +123,7 @@ impl<'k> RoleLowering<'k> {
         let begin = strip.emit_all(index);
         let (lanes, stream_bytes, passes) = (strip.lanes, strip.stream_bytes, strip.passes);
 
-        // One pass over the data needs no strips; several want the data between them to stay in L1.
+        // A single pass over the data needs no strips. With several passes, the data should stay in L1 between them.
         let whole = !lanes.any_strip() && passes <= 1;
         let fitting = (STRIP_BYTES * 128 / lanes.weight().max(1)).clamp(256, STRIP);
         let length = (fitting / common * common).max(common);
@@ -202,7 +203,7 @@ impl<'k> RoleLowering<'k> {
         plan
     }
 
-    /// Which ops are needed, and what is fused: from the effects backwards.
+    /// Chooses which ops are needed and which are fused, working backwards from the effects.
     fn choose_steps(&self, plan: &mut Plan<'k>, each: Inst, body: Region) {
         let kernel = self.kernel;
         let insts = &kernel.regions[body];
@@ -362,7 +363,7 @@ impl<'k> RoleLowering<'k> {
         }
     }
 
-    /// At what rate each value is computed. Groups stay groups only where strips are rows.
+    /// Chooses the rate at which each value is computed. An `each` with groups always goes by rows (`choose_mode`).
     fn choose_rates(&self, plan: &mut Plan<'k>) {
         let kernel = self.kernel;
         for k in 0..plan.steps.len() {
@@ -396,8 +397,8 @@ impl<'k> RoleLowering<'k> {
         }
     }
 
-    /// Turns a load whose only use is a plain store into one move where tiles are moved, and drops the load. Rows that are only moved are moved as
-    /// one tile: a row may be short.
+    /// Turns a load whose only use is a plain store into one tile move, and drops the load. An `each` by rows that only
+    /// moves elements goes by tiles too, because its rows may be short.
     fn choose_moves(&self, plan: &mut Plan<'k>, extent: &[Value]) {
         let tiled = matches!(plan.mode, Mode::Tiles { .. });
         if !tiled && (plan.mode == Mode::Flat || extent.len() == 1) {
@@ -456,16 +457,15 @@ impl<'k> RoleLowering<'k> {
         plan.steps.retain(|step| moves.iter().all(|&(_, load)| load != step.inst));
     }
 
-    /// Decides which loads and stores become pointers. See ARCHITECTURE.md, "Binding lanes to memory". `known`: elements of the `each`, where
-    /// that is known.
+    /// Decides which loads and stores become pointers. See ARCHITECTURE.md, "Binding lanes to memory". `known` is the
+    /// number of elements of the `each`, or 0 if it is unknown.
     fn bind(&self, plan: &mut Plan<'k>, known: u64) {
         let kernel = self.kernel;
         let position: QuickMap<Inst, usize> = plan.steps.iter().enumerate().map(|(k, s)| (s.inst, k)).collect();
         let defined: QuickMap<Value, usize> =
             plan.steps.iter().enumerate().filter_map(|(k, s)| Some((kernel.insts[s.inst].result?, k))).collect();
 
-        // Stores first: a value may be written where it is defined if nothing between there and the store, and nothing that
-        // still reads the value afterwards, touches those bytes.
+        // Stores first: a value may be written to its destination where it is defined, if nothing disturbs those bytes.
         for (k, step) in plan.steps.iter().enumerate() {
             let (Op::Store { at, x, mask: None } | Op::Put { at, x, mask: None }) = &kernel.insts[step.inst].op else {
                 continue;
@@ -482,10 +482,10 @@ impl<'k> RoleLowering<'k> {
                 let inst = other.inst;
                 let at_k = d + 1 + j == k;
                 let touches = place(&kernel.insts[inst].op).is_some_and(|p| self.may_overlap(p.base, at.base));
-                // Until the store, no other access; after it, no other write while the value is read.
+                // Before the store no other access is allowed; after it, no other write while the value is still read.
                 !at_k && touches && (d + 1 + j < k || self.is_write(inst))
             });
-            // Nor may it be written while a value that is already bound to those bytes is still read from them.
+            // Nor may it overwrite a value that is already bound to those bytes and still read.
             let overwrites = plan.bound_stores.iter().any(|(other, &(store, _))| {
                 let to = place(&kernel.insts[store].op).expect("a store has a place");
                 let last = plan.last_use.get(other).copied().unwrap_or(0);
@@ -496,7 +496,8 @@ impl<'k> RoleLowering<'k> {
                 let readers: Vec<Inst> =
                     plan.steps.iter().filter(|s| s.reads.contains(&value)).map(|s| s.inst).collect();
                 if readers.len() > 1 {
-                    // What is streamed is not to be read again, as the others would: they share what is computed in strip memory then.
+                    // Streamed bytes must not be read back, but the other readers would do that. If the value is large,
+                    // it stays in strip memory instead, and every store streams a copy.
                     let bytes = known.saturating_mul((kernel.ty(value).size() * readers.len()) as u64);
                     let large = bytes >= self.stream_from as u64;
                     let free = |&reader: &Inst| self.may_stream(plan, reader) && !self.is_written_twice(plan, reader);
@@ -512,7 +513,7 @@ impl<'k> RoleLowering<'k> {
             }
         }
 
-        // Then loads: a pointer is as good as the value while nobody writes those bytes.
+        // Then loads: a pointer is as good as the value as long as nobody writes those bytes.
         for (k, step) in plan.steps.iter().enumerate() {
             let data = &kernel.insts[step.inst];
             let (Op::Load { at, mask: None } | Op::Get { at, mask: None, .. }) = &data.op else { continue };
@@ -546,7 +547,8 @@ impl<'k> RoleLowering<'k> {
                 if written <= k || written > last {
                     return false;
                 }
-                // The op that reads the element last may write it: element by element, read before write.
+                // The op that reads the element last may write it: it goes element by element and reads before it
+                // writes.
                 !(written == last && self.same_elements(plan, step.inst, other.inst))
             });
             if !disturbed {
@@ -555,7 +557,7 @@ impl<'k> RoleLowering<'k> {
         }
     }
 
-    /// Whether this is a store of all elements of a range of a tensor that nothing here reads.
+    /// True if this is an unmasked, contiguous store to an argument that nothing in this `each` reads.
     fn may_stream(&self, plan: &Plan<'k>, inst: Inst) -> bool {
         let kernel = self.kernel;
         let (Op::Store { at, mask: None, .. } | Op::Put { at, mask: None, .. }) = &kernel.insts[inst].op else {
@@ -565,7 +567,7 @@ impl<'k> RoleLowering<'k> {
         plan.accesses[&inst].class == Class::Contiguous && !read_back && matches!(at.base, crate::ir::Base::Param(_))
     }
 
-    /// Whether something here may load from memory.
+    /// True if something in this `each` may load from `memory`.
     fn is_read_back(&self, plan: &Plan<'k>, memory: Option<crate::ir::Base>) -> bool {
         let loads = plan.steps.iter().map(|step| match step.form {
             Form::Move { load } => load,
@@ -577,15 +579,16 @@ impl<'k> RoleLowering<'k> {
         loads.any(|op| place(op).is_some_and(|place| overlaps(place.base)))
     }
 
-    /// Whether another op may write where this one does.
+    /// True if another op may write the same bytes.
     fn is_written_twice(&self, plan: &Plan<'k>, inst: Inst) -> bool {
         let base = |inst: Inst| place(&self.kernel.insts[inst].op).map(|place| place.base);
         let overlap = |other: Inst| base(other).zip(base(inst)).is_some_and(|(a, b)| self.may_overlap(a, b));
         plan.steps.iter().any(|step| step.inst != inst && self.is_write(step.inst) && overlap(step.inst))
     }
 
-    /// Whether the op that makes a value can write it to any place: arithmetic can, and so can a gather from elsewhere. A load that
-    /// may itself be a pointer cannot, nor can ops that need their result in strip memory.
+    /// True if the op that makes a value can write it to any place. Arithmetic can, and so can a gather, a strided load
+    /// or a packet read from other memory. A load that may itself become a pointer cannot, nor can ops that need their
+    /// result in strip memory.
     fn writes_anywhere(&self, plan: &Plan<'k>, maker: Inst, to: &Place) -> bool {
         match (&self.kernel.insts[maker].op, plan.accesses.get(&maker).map(|a| a.class)) {
             (Op::Load { at, mask: None } | Op::Get { at, mask: None, .. }, Some(Class::Gather | Class::Strided)) => {
@@ -609,7 +612,8 @@ impl<'k> RoleLowering<'k> {
             && plan.accesses[&a].index == plan.accesses[&b].index
     }
 
-    /// Whether all that is written is memory of arguments, which nothing here reads or writes again: what is on its way around the cache must be left alone.
+    /// True if every write goes to memory of an argument that nothing in this `each` reads or writes again: bytes on
+    /// their way around the cache must be left alone.
     fn stores_once(&self, plan: &Plan<'k>) -> bool {
         let kernel = self.kernel;
         let is_free = |inst: Inst| {
@@ -620,7 +624,7 @@ impl<'k> RoleLowering<'k> {
         plan.steps.iter().filter(|step| self.is_write(step.inst)).all(|step| is_free(step.inst))
     }
 
-    /// Bytes that an element stores.
+    /// Bytes stored per element.
     fn store_bytes(&self, plan: &Plan<'k>) -> u32 {
         plan.steps.iter().filter(|step| self.is_write(step.inst)).map(|step| self.widths(step.inst).1).sum()
     }
@@ -650,17 +654,17 @@ impl<'k> RoleLowering<'k> {
 }
 
 impl Plan<'_> {
-    /// The value whose bits a value has.
+    /// The value that `v` is a bit cast of, or `v` itself.
     pub(super) fn root(&self, v: Value) -> Value {
         self.roots.get(&v).copied().unwrap_or(v)
     }
 
-    /// The rate of a lane value; indices and anything not computed here are lanes.
+    /// The rate of a lane value. Indices and values not computed here have one per element.
     pub(super) fn rate(&self, v: Value) -> Rate {
         self.rates.get(&self.root(v)).copied().unwrap_or(Rate::Lane)
     }
 
-    /// Number of the element count of a rate.
+    /// The index of a rate's element count.
     pub(super) fn count(&self, rate: Rate) -> u16 {
         match rate {
             Rate::Lane => 0,

@@ -1,33 +1,34 @@
-//! Joins neighbouring instructions of a role into one. A small message is all uniform code: each instruction saved is one dispatch
-//! less between the arrival of a message and the answer to it.
+//! Joins neighbouring instructions of a role into one. A small message is all uniform code, so each instruction saved
+//! is one dispatch less between the arrival of a message and the answer.
 //!
 //! | these | become |
 //! |---|---|
 //! | an `each` of one row that only copies, fills packets or empties them | `CopyRow`, `PacketSend`, `PacketReceive` |
-//! | one that makes two copies | `CopyTwoRows` |
+//! | an `each` of one row that makes two copies | `CopyTwoRows` |
 //! | `x & y`, `… == 0`, a jump unless | `JumpIfBits` |
 //! | a comparison of u64, a jump unless | `JumpUnlessU64` |
 //! | `x & y`, `… * constant` | `UMaskScale` |
 //! | a sum, the store of it at a known place | `UAddStoreWord` |
-//! | a u64 cut to 32 bits to be a packet's flag | nothing: packets look at the low half alone |
+//! | a u64 truncated to 32 bits for a packet's flag | nothing: packets read only the low half |
 //!
-//! What copies a message into a slot of a ring and signals it then fetches the lines of the next slot ([`Facts::fetch`]): the peer has them, and a
-//! store that had to fetch them would do so one after the other, before the next message can be seen.
-//! Waits learn which slot is signalled after them (`announce_signals`), to have its line at hand by then.
+//! Code that copies a message into a slot of a ring and signals it then prefetches the lines of the next slot
+//! ([`Facts::fetch`]). The peer has these lines. Stores would otherwise fetch them one after the other, before the next
+//! message can be seen. Each wait learns which slot is signalled after it (`announce_signals`), so that it can prefetch
+//! that slot's line.
 //!
-//! Only neighbours are joined, no jump leads between them, and a register that disappears is read by nobody else: so each register and
-//! each byte of memory has the value it had, at every instruction that is left.
+//! Only neighbours are joined, no jump leads between them, and nobody else reads a register that disappears. So at
+//! every remaining instruction, each register and each byte of memory has the value it had before.
 #![forbid(unsafe_code)]
 
 use super::super::code::{Code, Extra, Opcode, Operand, PostWork, RoleCode};
 use crate::ir::{BinaryOp, CompareOp, Type};
 
-/// Joins what can be joined.
+/// Joins the instructions that can be joined.
 pub(super) fn fuse(role: &mut RoleCode) {
     drop_flag_casts(role);
     let facts = Facts::new(role);
     let mut code = Vec::with_capacity(role.code.len());
-    // Where each instruction went; one that was joined to an earlier one is no target of a jump.
+    // The new position of each instruction. One that was joined to an earlier one is not a jump target.
     let mut moved = vec![0usize; role.code.len() + 1];
     let mut at = 0;
     while at < role.code.len() {
@@ -48,7 +49,7 @@ pub(super) fn fuse(role: &mut RoleCode) {
     }
     moved[at] = code.len();
     let old = std::mem::replace(&mut role.code, code.iter().map(|(code, _)| *code).collect());
-    // Jumps are relative to their instruction. The last of those that were joined is the one that jumped.
+    // Jumps are relative to their instruction. Of joined ones, the last was the one that jumped.
     for (new, &(inst, from)) in code.iter().enumerate() {
         let distance = |e: i32| moved[(from as i64 + i64::from(e)) as usize] as i32 - new as i32;
         match inst.op {
@@ -68,8 +69,8 @@ pub(super) fn fuse(role: &mut RoleCode) {
     announce_waits(role, &facts);
 }
 
-/// Tells every wait how far on the slot is that is waited for next: who waits for the last of a group of slots at once (`x + 3`) next waits
-/// for the last of the next group.
+/// Tells every wait how many slots further on the next wait is. Code that waits for a whole group of slots by waiting
+/// for its last one (`x + 3`) next waits for the last slot of the next group.
 fn announce_waits(role: &mut RoleCode, facts: &Facts) {
     for k in 0..role.code.len() {
         if role.code[k].op == Opcode::Wait {
@@ -84,7 +85,7 @@ fn announce_waits(role: &mut RoleCode, facts: &Facts) {
     }
 }
 
-/// Tells every wait which slot is signalled next, where it is known by then which that will be.
+/// Tells every wait which slot is signalled next, if that is already known at the wait.
 fn announce_signals(role: &mut RoleCode) {
     let out = |code: &Code, reg: u16| {
         let fields = [code.a, code.b, code.c, code.d];
@@ -99,19 +100,19 @@ fn announce_signals(role: &mut RoleCode) {
         let (signal, slot) = (rest[n], &role.slots[rest[n].e as usize]);
         let known = |reg: u16| !rest[..n].iter().any(|code| out(code, reg));
         if signal.op == Opcode::Signal && known(slot.index) && slot.bank.is_none_or(known) {
-            // Where there are too many to name one, nobody is told.
+            // A slot number too large for the operand is not announced.
             role.code[k].b = u16::try_from(signal.e + 1).unwrap_or(0);
         }
     }
 }
 
-/// What must be known of the whole role before two of its instructions are joined.
+/// Facts about the whole role that joining depends on.
 struct Facts {
     /// How often each register is read.
     reads: Vec<u32>,
-    /// Whether it is ever written: if not, it is a constant.
+    /// Whether each register is ever written; if not, it is a constant.
     written: Vec<bool>,
-    /// Instructions that a jump leads to.
+    /// Whether a jump leads to each instruction.
     target: Vec<bool>,
 }
 
@@ -142,12 +143,12 @@ impl Facts {
         (!self.written[reg as usize]).then(|| role.registers[reg as usize])
     }
 
-    /// A cast whose result nobody reads: what [`drop_flag_casts`] leaves.
+    /// A cast whose result nobody reads; [`drop_flag_casts`] leaves these behind.
     fn is_dead(&self, code: &Code) -> bool {
         matches!(code.op, Opcode::UCast(..)) && self.reads[code.a as usize] == 0
     }
 
-    /// The instruction that does the work of those from `at` on, and how many.
+    /// One instruction that replaces several from `at` on, and how many it replaces.
     fn join(&self, role: &RoleCode, at: usize) -> Option<(Code, usize)> {
         let code = |k: usize| role.code.get(at + k).filter(|_| k == 0 || !self.target[at + k]);
         let once = |reg: u16| self.reads[reg as usize] == 1;
@@ -177,8 +178,8 @@ impl Facts {
         }
     }
 
-    /// What fetches the next slot of a ring, where the last two instructions copy a row into a slot and signal its number: the copy goes to
-    /// `(n & mask) * size`, and the signal says `n + 1`.
+    /// The instruction that prefetches the next slot of a ring, if the last two instructions copy a row into a slot and
+    /// signal it: the copy goes to `(n & mask) * size`, and the signal stores `n + 1`.
     fn fetch(&self, role: &mut RoleCode, code: &[(Code, usize)]) -> Option<Code> {
         let [.., (copy, _), (signal, _)] = *code else { return None };
         if copy.op != Opcode::CopyRow {
@@ -202,7 +203,8 @@ impl Facts {
     }
 }
 
-/// The instruction for an `each` of one row and one strip, however long, whose body only moves elements from one place to another.
+/// The instruction for an `each` of one row in one strip of any length, whose body only moves elements from one place
+/// to another.
 fn join_each(role: &mut RoleCode, at: usize) -> Option<Code> {
     let [begin, bind, work, next] = *role.code.get(at..at + 4)? else { return None };
     let each = &role.eaches[begin.e as usize];
@@ -227,7 +229,8 @@ fn join_each(role: &mut RoleCode, at: usize) -> Option<Code> {
     Some(Code { op, a: role.eaches[begin.e as usize].cols, b: 0, c: work.c, d: 0, e })
 }
 
-/// The instruction for an `each` of one row whose body makes two copies, of the same elements or of others; and how many instructions it stands for.
+/// The instruction for an `each` of one row whose body makes two copies, from one source or two, and how many
+/// instructions it replaces.
 fn join_copies(role: &mut RoleCode, at: usize) -> Option<(Code, usize)> {
     let begin = role.code[at];
     let each = &role.eaches[begin.e as usize];
@@ -248,7 +251,7 @@ fn join_copies(role: &mut RoleCode, at: usize) -> Option<(Code, usize)> {
     let accesses = [from, first.e, other, second.e];
     let (e, a, count) = (role.accesses.len() as i32, each.cols, body.len() + 2);
     let accesses = accesses.map(|k| role.accesses[k as usize].clone());
-    // In turns is in another order: neither may write what the other reads or writes.
+    // Interleaving changes the order, so neither copy may write what the other reads or writes.
     let is_apart = [1, 3].iter().all(|&to| (0..4).all(|k| k == to || accesses[k].first != accesses[to].first));
     if !is_apart || accesses.iter().any(|access| access.width != accesses[0].width) {
         return None;
@@ -257,7 +260,7 @@ fn join_copies(role: &mut RoleCode, at: usize) -> Option<(Code, usize)> {
     Some((Code { op: Opcode::CopyTwoRows, a, b: first.b | second.b << 1, c: 0, d: 0, e }, count))
 }
 
-/// Lets packets read the u64 that their flag was cut from, where the cut value is for them alone.
+/// Lets packets read the u64 that their flag was truncated from, if only packets use the truncated value.
 fn drop_flag_casts(role: &mut RoleCode) {
     let all = reads(role, |_, _| true);
     let flags = reads(role, |op, operand| is_packet(op) && operand == 2);
@@ -271,7 +274,7 @@ fn drop_flag_casts(role: &mut RoleCode) {
     let is_cut = |code: &Code| {
         let [a, b] = [code.a, code.b].map(usize::from);
         code.op == Opcode::UCast(Type::U64, Type::U32) && all[a] == flags[a] && writes(code.a) == 1 && writes(code.b) <= 1
-            // A register that is written later would have another value by then.
+            // If the source were written again, packets would read another value.
             && a != b
     };
     let cuts: Vec<usize> = (0..role.code.len()).filter(|&k| is_cut(&role.code[k])).collect();
@@ -287,14 +290,15 @@ fn is_packet(op: Opcode) -> bool {
     matches!(op, Opcode::PacketPut | Opcode::PacketGet | Opcode::PacketPutRow | Opcode::PacketGetRow)
 }
 
-/// How often each register is read by the operands that `counts`, given the op and the operand's place, and by the tables.
+/// How often each register is read: by the operands that `counts` accepts, given the op and the operand's position, and
+/// by the tables, if it accepts `End`.
 fn reads(role: &RoleCode, counts: impl Fn(Opcode, usize) -> bool) -> Vec<u32> {
     let mut reads = vec![0; role.registers.len()];
     let mut read = |reg: u16| reads[reg as usize] += 1;
     for code in &role.code {
         let fields = [code.a, code.b, code.c, code.d];
         for (k, (operand, field)) in code.op.signature().0.into_iter().zip(fields).enumerate() {
-            // The index of a loop is read by what adds to it.
+            // The instruction that increments a loop index also reads it.
             let is_read = operand == Operand::Reg || (code.op == Opcode::ForNext && k == 0);
             if is_read && counts(code.op, k) {
                 read(field);

@@ -2,13 +2,14 @@
 
 use super::super::code::LaneInfo;
 
-/// Strips are handed out by element size; a freed one is reused by the next value of its size. Offsets are settled at the end,
-/// when the strip's length is known.
+/// Strips are handed out by element size; a freed one is reused by the next value of its size. Offsets are settled at
+/// the end, when the strip's length is known.
 #[derive(Default)]
 pub(super) struct Lanes {
-    /// Lanes of the role before this `each`.
+    /// The number of lanes the role had before this `each`.
     first: u16,
-    /// Of this `each`: (element size, whether it has strip memory, elements that share one: 1 or the group size).
+    /// The lanes of this `each`: (element size, whether it has strip memory, how many elements share one value: 1 or
+    /// the group size).
     made: Vec<(u8, bool, u32)>,
     free: Vec<u16>,
 }
@@ -24,7 +25,7 @@ impl Lanes {
         self.make(size, false, 1)
     }
 
-    /// A lane with strip memory; `group` elements share one.
+    /// A lane with strip memory; `group` elements share one value.
     pub(super) fn strip(&mut self, size: u8, group: u32) -> u16 {
         let fits = |&lane: &u16| self.made[(lane - self.first) as usize] == (size, true, group);
         match self.free.iter().position(fits) {
@@ -33,8 +34,8 @@ impl Lanes {
         }
     }
 
-    /// A lane with strip memory of its own from the first strip to the last: what is put there before the strips must still be
-    /// there in each of them, so it is no memory that another value had before.
+    /// A lane whose strip memory is its own from the first strip to the last. It is filled before the first strip and
+    /// read in all of them, so it must not share memory with another value.
     pub(super) fn pinned(&mut self, size: u8) -> u16 {
         self.make(size, true, 1)
     }
@@ -47,8 +48,8 @@ impl Lanes {
         }
     }
 
-    /// Bytes that one element of a strip touches, strip memory and tensors alike, times 128 so that group lanes count their
-    /// share.
+    /// Bytes that one element of a strip touches, strip memory and tensors alike, times 128 so that group lanes can
+    /// count fractions.
     pub(super) fn weight(&self) -> u64 {
         self.made.iter().map(|lane| u64::from(lane.0) * 128 / u64::from(lane.2)).sum()
     }
@@ -58,7 +59,7 @@ impl Lanes {
         self.made.iter().any(|lane| lane.1)
     }
 
-    /// Lays the strips out one after the other for strips of `length` elements; gives the lanes and the bytes needed.
+    /// Lays out the lanes one after the other for strips of `length` elements. Returns the lanes and the bytes needed.
     pub(super) fn settle(&self, length: u64) -> (Vec<LaneInfo>, u64) {
         let mut bytes = 0u64;
         let lanes = self

@@ -1,8 +1,9 @@
 //! IR → bytecode, for one kernel with its arguments known.
 //!
-//! Lowering happens when a kernel is prepared, so it knows which arguments share memory: that decides where a load may be a
-//! pointer into a tensor and where a result may be written straight to its destination. `mod.rs` lowers uniform code and control flow, `each.rs`
-//! plans an `each` (strips, fusion, binding), `strip.rs` emits its lane ops, and `fuse.rs` joins neighbouring instructions in the end.
+//! Lowering happens when a kernel is prepared, so it knows which arguments share memory. That decides which loads can
+//! become pointers into a tensor, and which results can be written straight to their destination. `mod.rs` lowers
+//! uniform code and control flow, `each.rs` plans an `each` (strips, fusion, binding), `strip.rs` emits its lane ops,
+//! and `fuse.rs` finally joins neighbouring instructions.
 
 mod each;
 mod fuse;
@@ -17,7 +18,8 @@ use crate::ir::{
 };
 use crate::tensor::{Arg, Memory};
 
-/// Lowers every role of a verified kernel, for one rank. `stream_from`: bytes from which on an `each` will store around the cache.
+/// Lowers every role of a verified kernel, for one rank. `stream_from` is the number of bytes from which an `each`
+/// stores around the cache.
 pub(crate) fn lower(
     kernel: &Kernel,
     args: &[Arg],
@@ -65,7 +67,7 @@ struct RoleLowering<'k> {
     scalars: QuickMap<ParamId, u16>,
     variables: QuickMap<crate::ir::VarId, u16>,
     scratch_entries: QuickMap<crate::ir::ScratchId, u16>,
-    /// Products that the sum using them computes as well.
+    /// Products folded into the one sum that uses them, with their factors.
     fused: QuickMap<Value, (Value, Value)>,
 }
 
@@ -153,7 +155,7 @@ impl<'k> RoleLowering<'k> {
         Ok(())
     }
 
-    /// Lowers an instruction outside any `each` (or a uniform one inside).
+    /// Lowers an instruction outside any `each`, or a uniform one inside.
     fn inst(&mut self, inst: Inst) -> Result<(), PrepareError> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
@@ -183,7 +185,7 @@ impl<'k> RoleLowering<'k> {
                 let dst = dst(self);
                 self.emit(Opcode::UFma(ty), [dst, a, b, c], 0);
             }
-            // Registers hold bits: the same register under another type.
+            // Registers hold raw bits, so the result is the same register under another type.
             Op::Cast { x, to } if kernel.ty(*x).is_int() && to.is_int() && kernel.ty(*x).size() == to.size() => {
                 let x_reg = self.reg(*x);
                 self.registers.insert(data.result.expect("a cast defines a value"), x_reg);
@@ -253,7 +255,7 @@ impl<'k> RoleLowering<'k> {
                 let count = self.reg(*count);
                 self.emit(Opcode::Bulk, [count, 0, 0, 0], access);
             }
-            // One thread runs the whole role: its accesses are in order, and its bulk copies are done at once.
+            // One thread runs the whole role, so its accesses are in order and its bulk copies are already complete.
             Op::BulkWait { .. } | Op::ProxyFence | Op::Barrier => {}
             Op::Post { queue, peer, src, dst, bytes } => {
                 let access = self.uniform_access(inst, src, 1);
@@ -307,8 +309,8 @@ impl<'k> RoleLowering<'k> {
         Ok(())
     }
 
-    /// The number of a loop among those that may poll: it reads what others write. A test that fails lets others run by itself, and so does a wait:
-    /// a loop that has one needs nothing else, and its deadline is theirs.
+    /// Registers a loop that may poll (it reads memory that others write) and returns its number. A loop with a test or
+    /// a wait needs none: these let other machines run by themselves, and their deadline applies.
     fn poll(&mut self, inst: Inst) -> Option<u16> {
         let kernel = self.kernel;
         let Op::While { head, body, .. } = kernel.insts[inst].op else { return None };
@@ -364,15 +366,15 @@ impl<'k> RoleLowering<'k> {
         self.emit(Opcode::ULoad(ty), [dst, cond, other, mask.is_some() as u16], access);
     }
 
-    /// Entry and byte offset of an element of eight bytes whose place is known now, and is inside: nothing is left to be checked when
-    /// it is touched.
+    /// Entry and byte offset of an 8-byte element whose place is already known and in bounds, so that accessing it
+    /// needs no check.
     fn known_word(&self, at: &Place, ty: Type) -> Option<(u16, i32)> {
         let (Base::Param(param), None) = (at.base, at.bank) else { return None };
         let index = self.kernel.as_const(at.index)?.bits as i64;
         let offset = index.checked_mul(self.kernel.base_type(at.base)?.size() as i64)?;
         let bytes = memories(&self.args[param.index()]).first()?.bytes() as i64;
         let Param::Buffer { len, ty: element, .. } = &self.kernel.params[param] else { return None };
-        // What the kernel says, which may be less than there is.
+        // The size that the kernel states, which may be less than the memory has.
         let bytes = bytes.min(i64::try_from(*len).ok()?.checked_mul(element.size() as i64)?);
         let fits = ty.size() == 8 && offset >= 0 && offset % 8 == 0 && offset.checked_add(8)? <= bytes;
         fits.then_some((self.first[param.index()], i32::try_from(offset).ok()?))
@@ -408,7 +410,7 @@ impl<'k> RoleLowering<'k> {
         self.code.slots.len() as i32 - 1
     }
 
-    /// The operation of every bank of a parameter, where its words or flags carry one.
+    /// The operation number of every bank of a parameter, if its words or flags carry one.
     fn operations(&self, param: ParamId) -> Option<Box<[u16]>> {
         let of = |memory: &Memory| memory.operation().unwrap_or(0);
         self.kernel.is_matched(param).then(|| memories(&self.args[param.index()]).iter().map(of).collect())
@@ -421,7 +423,8 @@ impl<'k> RoleLowering<'k> {
         self.access(inst, at, unit, width, base, [0, 0], None)
     }
 
-    /// Adds an access; strides and group stride are registers. A uniform access stands outside any `each` and reads none of them.
+    /// Adds an access; strides and group stride are registers. A uniform access is outside any `each` and reads none of
+    /// them.
     #[allow(clippy::too_many_arguments)]
     fn access(
         &mut self,
@@ -487,7 +490,7 @@ impl<'k> RoleLowering<'k> {
                 let entry = self.first[p.index()];
                 self.input(|this| &mut this.scalars, *p, Input::Scalar(entry, ty))
             }
-            // A product that was to be fused into a sum in another place is computed where it is first needed.
+            // Not reached for a fused product: its only use, the sum, reads the factors instead.
             op => unreachable!("{v} = {op:?} is used before it is defined"),
         };
         self.registers.insert(v, reg);
@@ -536,7 +539,7 @@ impl<'k> RoleLowering<'k> {
 
     fn new_register(&mut self, bits: u64) -> u16 {
         self.code.registers.push(bits);
-        // Saturates: `lower` reports a role that has too many.
+        // Saturates; `lower` reports a role with too many.
         (self.code.registers.len() - 1).min(u16::MAX as usize) as u16
     }
 

@@ -8,15 +8,15 @@ use super::lanes::Lanes;
 use crate::ir::access::{Class, place};
 use crate::ir::{BinaryOp, CompareOp, GroupOp, Inst, Op, QuickMap, Shape, Type, Uniform, Value};
 
-/// The code of one strip under construction. Address registers are computed by the role's code before the `each`; fills and
-/// the strip's own code are kept apart until the end.
+/// The code of one strip under construction. Address registers are computed by the role's code before the `each`; fills
+/// and the strip's own code are kept apart until the end.
 pub(super) struct Strip<'l, 'k, 'p> {
     low: &'l mut RoleLowering<'k>,
     plan: &'p Plan<'k>,
     pub lanes: Lanes,
-    /// Bytes an element stores through streaming stores.
+    /// Bytes stored per element through streaming stores.
     pub stream_bytes: u32,
-    /// Ops that walk over the data.
+    /// The number of ops that walk over the data.
     pub passes: usize,
     fills: Vec<Code>,
     body: Vec<Code>,
@@ -49,7 +49,7 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         }
     }
 
-    /// Emits the whole `each` but its `EachNext`.
+    /// Emits the whole `each` except its `EachNext`.
     pub(super) fn emit_all(&mut self, index: usize) -> Begin {
         for (k, step) in self.plan.steps.iter().enumerate() {
             self.step(step);
@@ -293,7 +293,7 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         }
     }
 
-    /// The first element of each group stores what the group shares.
+    /// The first element of each group stores the group's value.
     fn store_groups(&mut self, inst: Inst, x: Value, size: u32) {
         let (unit, width) = self.low.widths(inst);
         let access = self.access(inst);
@@ -305,7 +305,7 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         self.push(op, [x, 0, 0, self.plan.count(Rate::Group(size))], access);
     }
 
-    /// The element indices of an access as a lane, and whether it was made here.
+    /// Returns a lane with the element indices of an access, and whether the lane was allocated here.
     fn index(&mut self, inst: Inst, access: i32) -> (u16, bool) {
         if self.plan.accesses[&inst].class == Class::Gather {
             let at = place(&self.low.kernel.insts[inst].op).expect("an access has a place").index;
@@ -351,7 +351,7 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         let result = kernel.insts[inst].result.expect("the op defines a value");
         let size = kernel.ty(result).size() as u8;
         let rate = self.result_rate(inst);
-        // A reduction counts the elements it reads, everything else what it writes.
+        // A reduction counts the elements it reads, every other op those it writes.
         let count = match op {
             Opcode::LGroup(..) | Opcode::LGroupMaxAbs(_) => 0,
             _ => self.plan.count(rate),
@@ -359,7 +359,7 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         self.write(result, size, rate, |dst| Code { op, a: dst, b, c, d: count, e });
     }
 
-    /// Emits the op that makes a value: into strip memory, or straight to where it is stored.
+    /// Emits the op that makes a value, into strip memory or straight to its destination.
     fn write(&mut self, result: Value, size: u8, rate: Rate, op: impl FnOnce(u16) -> Code) {
         self.passes += 1;
         let Some(&(store, streams)) = self.plan.bound_stores.get(&result) else {
@@ -386,7 +386,8 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         lane
     }
 
-    /// A lane with a value at a rate: its own, an index counted out, a group spread over its elements, or a uniform spread over the strip.
+    /// A lane that holds a value at a rate: the value's own lane, an index counted out, a group's value spread over its
+    /// elements, or a uniform spread over the strip.
     fn lane(&mut self, v: Value, rate: Rate) -> u16 {
         let kernel = self.low.kernel;
         let size = kernel.ty(v).size() as u8;

@@ -1,5 +1,5 @@
-//! Whatever the verifier accepts runs to an end: done, blocked or a fault, and nothing outside its memory is touched.
-#![cfg_attr(fuzzing, allow(dead_code, unused_imports))] // fuzzing needs the one target
+//! All code that the verifier accepts runs to an end (done, blocked or a fault) and touches nothing outside its memory.
+#![cfg_attr(fuzzing, allow(dead_code, unused_imports))] // fuzzing needs only the one target
 
 use super::super::code::{Access, Code, Opcode, RoleCode};
 use super::super::handlers::{handler, of_several};
@@ -30,7 +30,7 @@ impl Random {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    /// A number near another, or anything.
+    /// A number near `x`, or any number.
     pub(crate) fn near(&mut self, x: u64) -> u64 {
         match self.below(6) {
             0 => x.wrapping_add(1),
@@ -44,8 +44,8 @@ impl Random {
     }
 }
 
-/// Changes one number of the code or its tables. Opcodes stay: every op is followed by its own operands, broken or not.
-/// There are no jumps in the sample, so what is accepted comes to an end.
+/// Changes one number of the code or its tables. Opcodes stay, so every op keeps its own operands, broken or not. The
+/// sample has no jumps, so accepted code comes to an end.
 fn mutate(role: &mut RoleCode, random: &mut Random) {
     macro_rules! change {
         ($field:expr) => {
@@ -104,7 +104,7 @@ fn mutate(role: &mut RoleCode, random: &mut Random) {
             let k = random.below(role.eaches.len());
             let each = &mut role.eaches[k];
             match random.below(8) {
-                // An each of one row stays so: without a stride for it, any number of rows would be in bounds.
+                // An each of one row keeps one row: without a row stride, any number of rows would be in bounds.
                 0 if each.rows.is_some() => optional!(each.rows),
                 1 => change!(each.cols),
                 2 => change!(each.tile_rows),
@@ -129,7 +129,7 @@ fn mutate(role: &mut RoleCode, random: &mut Random) {
     }
 }
 
-/// First contents: an index table, the scalars, guards around everything.
+/// Initial contents: an index table, the scalars, guards around everything.
 fn fill(sample: &Sample) {
     for whole in &sample.whole {
         let (start, bytes) = (whole.start().as_ptr(), whole.bytes());
@@ -186,8 +186,8 @@ fn the_sample_runs_to_its_end() {
     }
 }
 
-/// A target for fuzzing: every 8 bytes break the sample once more. The verifier does not panic, and what it accepts runs to an end on all
-/// levels, inside its memory. True if it was accepted.
+/// A target for fuzzing: every 8 bytes break the sample once more. The verifier does not panic, and accepted code runs
+/// to an end on all levels, inside its memory. Returns whether it was accepted.
 pub(crate) fn fuzz(data: &[u8]) -> bool {
     thread_local!(static SAMPLE: Sample = sample(false));
     SAMPLE.with(|sample| {
@@ -237,17 +237,17 @@ fn whatever_the_verifier_accepts_stays_inside_its_memory() {
         }
         check_guards(&sample, &turn);
     }
-    // The test says something: most mutations are refused, some accepted ones run through, some fault.
+    // The test is meaningful: most mutations are refused, some accepted ones run to the end, some fault.
     assert!(accepted > 1000 && done > 100 && faults > 100, "{accepted} accepted, {done} done, {faults} faults");
     assert!(accepted < 25_000, "{accepted} accepted");
 }
 
-/// Eight words, aligned as a launch demands of packets.
+/// Eight words, aligned as a launch requires for packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(align(64))]
 struct Words([u64; 8]);
 
-/// A program of uniform code on one memory of eight words. `joined`: with the handlers of several instructions.
+/// Runs a program of uniform code on one memory of eight words. `joined`: use handlers that run several instructions.
 fn of_words(role: RoleCode, words: &mut Words, joined: bool) -> (Stop, Vec<u64>, u64) {
     verify(&role, &[64, 64]).unwrap_or_else(|what| panic!("{what}\n{role}"));
     let mut program = Program::new(role, Level::Baseline);
@@ -257,7 +257,7 @@ fn of_words(role: RoleCode, words: &mut Words, joined: bool) -> (Stop, Vec<u64>,
     }
     let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
     let start = words.0.as_mut_ptr().cast::<u8>();
-    // SAFETY: verified with the size of the words, twice the same memory, which outlives the machine.
+    // SAFETY: verified with the size of the words; both entries are the same memory, which outlives the machine.
     let mut machine = unsafe { Machine::new(Arc::new(program), vec![start, start], id, Level::Baseline) };
     machine.restart();
     machine.run();
@@ -291,7 +291,7 @@ fn several_instructions_at_once_do_what_each_alone_does() {
             .map(|k| {
                 let op = ops[k];
                 let [a, c, d] = [(); 3].map(|()| random.below(16) as u16);
-                // Words are entry 0; jumps go forward, into the middle of what was joined as well.
+                // Words are entry 0; jumps go forward, also into the middle of joined instructions.
                 let (b, e) = match op {
                     ULoadWord | UStoreWord => (0, 8 * random.below(8)),
                     Jump | JumpIfBits => (random.below(16) as u16, 1 + random.below(ops.len() - k - 1)),
@@ -330,7 +330,7 @@ fn a_known_place_is_no_other_than_a_bank_of_one() {
     };
     let numbers = [0, 1, 2, 3, 7, 8, 9, 16, 56, 60, u64::MAX, 1 << 63, 1 << 61, i64::MAX as u64];
     let mut ends = std::collections::BTreeMap::new();
-    // With the widths of its elements, and of a step of its indices.
+    // Each op with the width of an element and the unit of an index, for both accesses.
     let ops = [
         (Opcode::CopyRow, [(8, 8), (8, 8)]),
         (Opcode::CopyRow, [(8, 1), (8, 8)]),
@@ -342,7 +342,7 @@ fn a_known_place_is_no_other_than_a_bank_of_one() {
         for number in 0..numbers.len().pow(3) {
             let n = numbers.len();
             let (count, from, to) = (numbers[number % n], numbers[number / n % n], numbers[number / n / n]);
-            // Register 0 is the count, 1 and 2 where it begins, 3 the flag, 4 the bank.
+            // Register 0 is the count, 1 and 2 are the first indices, 3 is the flag, 4 the bank.
             let mut registers = vec![0; 16];
             registers[..5].copy_from_slice(&[count, from, to, 5, 0]);
             let code =
@@ -354,7 +354,7 @@ fn a_known_place_is_no_other_than_a_bank_of_one() {
                 let mut words = Words([1, 2, 3, 4, 5 << 32 | 6, 5 << 32 | 7, 8, 9]);
                 let (stop, _, passed) = of_words(role_of(code.clone(), registers.clone(), accesses), &mut words, true);
                 let stop = match stop {
-                    // The one names its bank.
+                    // Only one of the two names its bank.
                     Stop::Blocked(Blocked::Packet { packet, seen, .. }) => format!("blocked {packet} {seen}"),
                     stop => format!("{stop:?}"),
                 };
@@ -366,6 +366,6 @@ fn a_known_place_is_no_other_than_a_bank_of_one() {
             *ends.entry(known.0[..4].to_string()).or_insert(0) += 1;
         }
     }
-    // All three kinds of an end were seen.
+    // All three kinds of end were seen.
     assert!(ends["Done"] > 100 && ends["Faul"] > 100 && ends["bloc"] > 10, "{ends:?}");
 }

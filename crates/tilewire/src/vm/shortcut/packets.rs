@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   number := counter                                                  number := counter
-//!   now and then: credit ≥ what there must be room for?                get packets number mod depth
+//!   now and then: credit ≥ the count needed for room?                  get packets number mod depth
 //!   put packets number mod depth                                       now and then: credit := number + 1
 //!   counter := number + 1                                              counter := number + 1
 //! ```
-//! A packet that is missing, or a credit, or that flags come again leave it to the code.
+//! If a packet or a credit is missing, or a receiver reaches a number where flags repeat, the launch is left to the
+//! code.
 
 use super::Way;
 use super::walk::{Effect, Guard, Message, Ring, Slot, Walked};
@@ -17,29 +18,29 @@ use std::sync::atomic::Ordering;
 
 /// The packets of a launch.
 pub(super) struct Packets {
-    /// This rank's end.
+    /// The words at this rank's end.
     words: *mut u64,
     count: usize,
     packets: Ring,
-    /// What of a message's number is in its flag, and what else is.
+    /// The flag of a message is `number & mask | bits`.
     mask: u32,
     bits: u32,
-    /// The entry of the packets, whose bell rings.
+    /// The entry of the packets, whose bell is rung.
     entry: usize,
     credit: Credit,
 }
 
-/// What there is to do now and then: for numbers without any of the bits `seldom`. (A receiver goes by the next number.)
+/// What to do now and then, at numbers that have none of the bits `seldom`. (A receiver goes by the next number.)
 struct Credit {
     seldom: u64,
     slot: Slot,
-    /// Numbers without any of these bits are those where flags come again.
+    /// Flags repeat at numbers that have none of these bits.
     wrap: u64,
-    /// How far behind a sender the credit may be, elsewhere.
+    /// At other numbers, how far the credit may be behind a sender.
     behind: u64,
 }
 
-/// The way of code that was walked, where no credit is due and where one is.
+/// The fast path for code that was walked twice: where no credit is due, and where one is.
 pub(super) fn of(often: &Walked, now_and_then: &Walked) -> Option<Way> {
     let by = often.by;
     let (way, message, credit): (fn(Packets) -> Way, Message, Credit) = match (often.steps(), now_and_then.steps()) {
@@ -62,7 +63,7 @@ pub(super) fn of(often: &Walked, now_and_then: &Walked) -> Option<Way> {
         _ => return None,
     };
     let Message { words, packets, count, flag, stamp, entry } = message;
-    // Who gives up half a message reads the number again, and the packets.
+    // If we give up in mid-message, the code reads the number and the packets again, so they must not be overwritten.
     let number = Ring::word(often.number);
     let are_apart =
         number.is_apart(8, words.cast(), 8 * count) && packets.is_apart(16 * count, words.cast(), 8 * count);
@@ -77,12 +78,13 @@ pub(super) fn of(often: &Walked, now_and_then: &Walked) -> Option<Way> {
 
 impl Packets {
     /// # Safety
-    /// As for [`Shortcut::run`](super::Shortcut::run), with what its counter says.
+    /// As for [`Shortcut::run`](super::Shortcut::run); `number` is the value of its counter.
     #[inline(always)]
     pub(super) unsafe fn send(&self, m: &Machine, number: u64) -> bool {
         let Packets { words, packets, mask, bits, entry, credit, .. } = self;
-        // SAFETY: the walk found all places in their banks for every number; the launch checked the alignment of packets and slots.
-        // Peers look at them meanwhile: they are written and read as `PacketSend` and `Wait` do it.
+        // SAFETY: the walk found all places in their banks for every number; the launch checked the alignment of
+        // packets and slots. Peers access them concurrently, so they are written and read as `PacketSend` and `Wait`
+        // do.
         unsafe {
             if number & credit.seldom == 0 {
                 let needed = if number & credit.wrap == 0 { number } else { number.max(credit.behind) - credit.behind };
@@ -92,7 +94,7 @@ impl Packets {
             }
             let (to, flag) = (packets.at(number).cast(), number as u32 & mask | bits);
             match self.count {
-                // What is known to be one needs no loop.
+                // A single packet needs no loop.
                 1 => write_row(m, to, *words, 1, flag),
                 count => write_row(m, to, *words, count, flag),
             }
@@ -102,18 +104,19 @@ impl Packets {
     }
 
     /// # Safety
-    /// As for [`send`](Packets::send); `next` is what the counter will say.
+    /// As for [`send`](Packets::send); `next` is the counter's next value.
     #[inline(always)]
     pub(super) unsafe fn receive(&self, m: &Machine, number: u64, next: u64) -> bool {
         let Packets { words, packets, mask, bits, credit, .. } = self;
         if next & credit.wrap == 0 {
             return false;
         }
-        // SAFETY: as for `send`, with `PacketReceive` and `Signal`. Words that came before one that did not come in time are read again.
+        // SAFETY: as for `send`, with `PacketReceive` and `Signal`. If a packet does not arrive in time, the words
+        // before it are read again.
         unsafe {
             let is_due = next & credit.seldom == 0;
             if is_due {
-                // The line is in the sender's cache; it comes while the packets do. See `Wait`.
+                // This line is in the sender's cache and travels while the packets do; see `Wait`.
                 copy::prefetch_for_write(credit.slot.at.at(number));
             }
             let (from, flag) = (packets.at(number).cast(), number as u32 & mask | bits);

@@ -7,8 +7,8 @@
 //!   TAIL[number mod depth] := number + 1                               HEAD[number mod depth] := number + 1
 //!   counter := number + 1                                              counter := number + 1
 //! ```
-//! A sender that has to ask for credit, once in a group of steps, or whose slots were others in its last launch leaves it to the code, and so
-//! does a receiver whose message does not come for a while.
+//! A sender leaves the launch to the code if it has to ask for credit (once per group of steps), or if its slots had
+//! another geometry in its last launch. So does a receiver whose message does not arrive for a while.
 
 use super::Way;
 use super::walk::{Copied, Effect, Guard, Ring, Slot, Walked};
@@ -21,16 +21,17 @@ use std::sync::atomic::Ordering;
 
 /// The row of a launch.
 pub(super) struct Row {
-    /// This rank's end.
+    /// The row at this rank's end.
     own: *mut u8,
     /// The slots' rows.
     rows: Ring,
     bytes: usize,
-    /// What is told the peer.
+    /// The slot that tells the peer.
     tell: Slot,
 }
 
-/// What a sender asks first: a word that must be the one that was, and bits of the number that are zero where a credit is due.
+/// What a sender checks first: that a word is unchanged, and that no credit is due. A credit is due at numbers that
+/// have none of the bits `seldom`.
 pub(super) struct Geometry {
     at: *mut u64,
     word: u64,
@@ -39,17 +40,17 @@ pub(super) struct Geometry {
 
 impl Geometry {
     /// # Safety
-    /// As for [`Shortcut::run`](super::Shortcut::run), with what its counter says.
+    /// As for [`Shortcut::run`](super::Shortcut::run); `number` is the value of its counter.
     #[inline(always)]
     pub(super) unsafe fn holds(&self, number: u64) -> bool {
-        // SAFETY: it is a word of an entry, which is alive.
+        // SAFETY: `at` is a word of an entry, whose memory is alive.
         number & self.seldom != 0 && unsafe { self.at.read_unaligned() } == self.word
     }
 }
 
-/// The way of code that was walked where no credit is due.
+/// The fast path for code that was walked where no credit is due.
 pub(super) fn of(m: &Machine, often: &Walked) -> Option<Way> {
-    // What is streamed is fenced, and what overlaps is moved with care: both by the code.
+    // Streamed rows need a fence and overlapping ones a careful copy; both are left to the code.
     let row = |Copied { own, rows, bytes }: Copied, tell: Slot| {
         let is_plain = rows.is_apart(bytes, own, bytes) && bytes < m.stream_from as u64;
         is_plain.then_some(Row { own, rows, bytes: bytes as usize, tell })
@@ -68,13 +69,13 @@ pub(super) fn of(m: &Machine, often: &Walked) -> Option<Way> {
 
 impl Row {
     /// # Safety
-    /// As for [`Shortcut::run`](super::Shortcut::run), with what its counter says and will say.
+    /// As for [`Shortcut::run`](super::Shortcut::run); `number` and `next` are the counter's value and next value.
     #[inline(always)]
     pub(super) unsafe fn send(&self, m: &Machine, number: u64, next: u64) {
         let Row { own, rows, bytes, tell } = self;
-        // SAFETY: the walk found all places in their banks for every number; the launch checked the alignment of slots. Rows are apart from what is
-        // sent, and nobody but the peer, who knows by the signal, uses them. What is streamed is
-        // fenced before it, and no launch leaves such behind.
+        // SAFETY: the walk found all places in their banks for every number, and the launch checked the alignment of
+        // slots. Rows do not overlap the data that is sent, and only the peer uses them, once the signal tells it to.
+        // Streamed stores are fenced before the signal, and no launch leaves unfenced ones behind.
         unsafe {
             let timed = *bytes as u64 >= m.pace.from();
             let around = timed && m.pace.begin(*bytes as u64) && *bytes >= AROUND_FROM;
@@ -87,7 +88,7 @@ impl Row {
             }
             tell.tell(m, number, next);
             if *bytes <= FETCHED {
-                // As `FetchSlot`; the row is there for every number.
+                // As `FetchSlot` does; every number has a row.
                 copy::prefetch_all_for_write(rows.at(next), *bytes);
             }
         }
@@ -98,12 +99,13 @@ impl Row {
     #[inline(always)]
     pub(super) unsafe fn receive(&self, m: &Machine, tail: Slot, number: u64, next: u64) -> bool {
         let Row { own, rows, bytes, tell } = self;
-        // SAFETY: as for `send`, with what is received; the peer does not write a row before it is told that it was read.
+        // SAFETY: as for `send`, in the other direction; the peer writes a row only after it is told that the row was
+        // read.
         unsafe {
             let (word, wanted) = (tail.word(number), tail.words.word(next));
             let is_there = || tail.words.look(word.load(Ordering::Acquire), wanted) == Look::Ready;
             if !is_there() {
-                // The hints of `Wait`: what will be told, or what is waited for next.
+                // The hints of `Wait`: here the slot to be signalled, below the slot of the next wait.
                 copy::prefetch_for_write(tell.at.at(number));
                 let mut looks = m.looks;
                 loop {

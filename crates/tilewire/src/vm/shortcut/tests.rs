@@ -1,4 +1,4 @@
-//! The short way and the code leave the same memory behind, whatever the code is.
+//! The fast path and the code leave the same memory behind, whatever the code is.
 
 use super::super::code::{Access, Code, Input, Opcode, RoleCode, SlotRef};
 use super::super::level::Level;
@@ -21,7 +21,7 @@ const PACKETS: (usize, usize) = (32, 64);
 const TAIL: (usize, usize) = (96, 64);
 const HEAD: (usize, usize) = (160, 64);
 const ENTRIES: [(usize, usize); 6] = [COUNTER, CREDIT, WORDS, PACKETS, TAIL, HEAD];
-/// A geometry.
+/// The geometry that senders expect.
 const GEOMETRY: u64 = 1 << 31;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -81,8 +81,8 @@ const fn binary(op: BinaryOp) -> Opcode {
     Opcode::UBinary(op, Type::U64)
 }
 
-/// As the lowering makes it of `send_packets` and `recv_packets`: messages of `count` words, eight under way, four packets each. Flags come again
-/// after `flags` messages, so that it happens.
+/// The code that the lowering makes of `send_packets` and `recv_packets`: messages of `count` words, eight under way,
+/// four packets each. Flags repeat after `flags` messages, so that tests reach that case.
 fn role(sends: bool, count: u64, flags: u64) -> RoleCode {
     use reg::*;
     let begin = [
@@ -106,7 +106,7 @@ fn role(sends: bool, count: u64, flags: u64) -> RoleCode {
         inst(Opcode::PacketReceive, [COUNT, 1, FLAG, 0], 0),
         inst(Opcode::JumpIfBits, [NEXT, HALF, 0, 0], 5),
         inst(Opcode::JumpIfBits, [NEXT, WRAP, 0, 0], 3),
-        // Something else, in place of packets that are cleared.
+        // Stands in for clearing the packets.
         inst(Opcode::UStoreWord, [NEXT, 0, 0, 0], 32),
         inst(Opcode::Jump, [0; 4], 1),
         inst(Opcode::Signal, [NEXT, 0, 0, 0], 0),
@@ -129,8 +129,8 @@ fn slot(entry: u16, len: u64, index: u16) -> SlotRef {
     SlotRef { first: entry, banks: 1, bank: None, len, stride: 64, index, operations: None, name, op: "wait", at }
 }
 
-/// As the lowering makes it of `send_tiles` and `recv_tiles` for one step: `count` words of eight slots of eight, which lie where the
-/// packets of the others do.
+/// The code that the lowering makes of `send_tiles` and `recv_tiles` for one step: `count` words in one of eight slots
+/// of eight words, which lie where the other programs have packets.
 fn row_role(sends: bool, count: u64) -> RoleCode {
     use reg::*;
     let place = [
@@ -138,7 +138,7 @@ fn row_role(sends: bool, count: u64) -> RoleCode {
         inst(binary(BinaryOp::Add), [NEXT, NUMBER, ONE, 0], 0),
     ];
     let mut code = vec![inst(Opcode::ULoadWord, [NUMBER, 0, 0, 0], 8)];
-    // Something else, in place of the drain and of what asks for credit.
+    // Stands in for the drain and for asking for credit.
     let other = |at: i32| inst(Opcode::UStoreWord, [ONE, 0, 0, 0], at);
     if sends {
         code.push(inst(Opcode::ULoadWord, [A, 0, 0, 0], 16));
@@ -172,7 +172,8 @@ fn machine(role: &RoleCode, memory: &mut Memory) -> Machine {
     let start = memory.0.as_mut_ptr();
     let bases = ENTRIES.map(|(first, _)| start.wrapping_add(first).cast::<u8>()).to_vec();
     let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
-    // SAFETY: callers verified the role with the sizes of these entries and keep the memory as long as the machine.
+    // SAFETY: callers verified the role with the sizes of these entries and keep the memory alive as long as the
+    // machine.
     unsafe { Machine::new(Arc::new(Program::new(role.clone(), Level::detect())), bases, id, Level::detect()) }
 }
 
@@ -180,7 +181,7 @@ fn is_verified(role: &RoleCode) -> bool {
     verify(role, &ENTRIES.map(|(_, words)| 8 * words as u64)).is_ok()
 }
 
-/// Hears who is told: every entry is a rank, and all of them sleep.
+/// Records which ranks are woken. Every entry is a rank, and all of them sleep.
 struct Listener {
     start: usize,
     asleep: AtomicU32,
@@ -215,7 +216,8 @@ impl WaitHost for Listener {
     fn wake(&self) {}
 }
 
-/// Runs it, by the short way first if it may; gives whether there is one, whether it could be gone, how it ended, and who was told.
+/// Runs the code, trying the fast path first if allowed. Returns whether there is one, whether it ran, how the run
+/// ended, and which ranks were woken.
 fn run(role: &RoleCode, memory: &mut Memory, looks: u32, by_shortcut: bool) -> (bool, bool, Stop, Vec<usize>) {
     let start = memory.0.as_ptr() as usize;
     let listener = Arc::new(Listener { start, asleep: AtomicU32::new(1), heard: Mutex::default() });
@@ -224,7 +226,7 @@ fn run(role: &RoleCode, memory: &mut Memory, looks: u32, by_shortcut: bool) -> (
     machine.looks = looks;
     machine.stream(usize::MAX, usize::MAX, if looks == 1 { Pace::of(Puts::AroundCache) } else { Pace::none() });
     let shortcut = Shortcut::of(&machine).filter(|_| by_shortcut);
-    // SAFETY: it is the machine's own, and the memory is alive.
+    // SAFETY: the shortcut is the machine's own, and the memory is alive.
     let gone = shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(&machine) });
     if !gone {
         machine.restart();
@@ -235,7 +237,7 @@ fn run(role: &RoleCode, memory: &mut Memory, looks: u32, by_shortcut: bool) -> (
     (shortcut.is_some(), gone, stop, heard)
 }
 
-/// A memory in which the message of a number is there, perhaps.
+/// A memory in which the message of a number may or may not have arrived.
 fn memory(random: &mut Random, number: u64) -> Memory {
     let mut memory = Memory([0; 224]);
     memory.0.iter_mut().for_each(|word| *word = random.next());
@@ -262,7 +264,7 @@ fn number(random: &mut Random) -> u64 {
     bases[random.below(6)].wrapping_add(random.below(20) as u64)
 }
 
-/// Both ways from the same memory; tells whether there was a short way, and whether it could be gone.
+/// Runs both ways from the same memory. Returns whether there was a fast path, and whether it ran.
 fn compare(role: &RoleCode, before: &Memory, looks: u32) -> (bool, bool) {
     let (mut short, mut long) = (before.clone(), before.clone());
     let (found, gone, stop, heard) = run(role, &mut short, looks, true);
@@ -300,21 +302,21 @@ fn what_is_no_message_has_none() {
     for sends in [true, false] {
         let like = row_role(sends, 8);
         assert!(has(&like));
-        // The row of a message lies over those of the slots, or is longer than what it is read from or written to, or there are fewer slots.
+        // The message overlaps the slots, or is longer than its source or destination, or there are too few slots.
         let mut over = like.clone();
         over.accesses[usize::from(!sends)].first = 3;
         let mut longer = like.clone();
         longer.registers[reg::COUNT as usize] = 9;
         let mut fewer = like.clone();
         fewer.slots[usize::from(!sends)].len = 7;
-        // Rows begin inside words.
+        // Rows do not begin at word boundaries.
         let mut shifted = like.clone();
         let place = shifted.code.iter_mut().find(|code| code.op == Opcode::UMaskScale);
         place.unwrap().e = 60;
         for role in [over, longer, fewer, shifted] {
             assert!(!has(&role), "{role}");
         }
-        // It is streamed.
+        // The row is streamed.
         let mut memory = Memory([0; 224]);
         let mut machine = machine(&like, &mut memory);
         machine.stream(64, 64, Pace::none());
@@ -326,7 +328,7 @@ fn what_is_no_message_has_none() {
         let at = |role: &RoleCode, op: Opcode| role.code.iter().position(|code| code.op == op).unwrap();
         let like = role(sends, 2, 16);
         assert!(has(&like));
-        // The words of the message lie where its number does, or its packets.
+        // The words of the message overlap its number or its packets.
         for entry in [0, 3] {
             let mut over = like.clone();
             over.accesses[usize::from(!sends)].first = entry;
@@ -342,7 +344,7 @@ fn what_is_no_message_has_none() {
     }
 }
 
-/// What is like a message and is none has no short way, or one that does what it does.
+/// Code that resembles a message has no fast path, or one with the same effect.
 #[test]
 fn whatever_has_it_does_the_same_without() {
     let mut random = Random(2027);
@@ -356,7 +358,7 @@ fn whatever_has_it_does_the_same_without() {
         for _ in 0..1 + random.below(2) {
             mutate(&mut role, &mut random);
         }
-        // A loop would not end.
+        // A loop might not end.
         let jumps = |op| matches!(op, Opcode::JumpIfBits | Opcode::Jump | Opcode::JumpUnlessU64(_));
         let forward = |code: &Code| !jumps(code.op) || code.e > 0;
         if !is_verified(&role) || !role.code.iter().all(forward) {
@@ -374,7 +376,7 @@ fn whatever_has_it_does_the_same_without() {
     assert!(found < 3 * accepted, "every change was taken for a message");
 }
 
-/// Changes one number, or one instruction for another of its kind.
+/// Changes one number, or swaps, replaces or repeats an instruction, or adds an input.
 fn mutate(role: &mut RoleCode, random: &mut Random) {
     macro_rules! change {
         ($field:expr) => {

@@ -1,5 +1,5 @@
-//! Walking code to its end: what registers hold is found as functions of the message's number, and what the code does besides computing is
-//! noted. Code that does anything else than messages do is not walked.
+//! Walks code to its end. Register contents are found as functions of the message's number, and everything the code
+//! does besides computing is recorded. The walk gives up on code that does anything that messages do not.
 
 use crate::ir::{BinaryOp, CompareOp, Type};
 use crate::vm::address::from_base;
@@ -8,22 +8,22 @@ use crate::vm::machine::{Machine, Place};
 use crate::vm::stamp::{FlagStamp, WordStamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Places that are used in turn: that of a number begins at `(number & mask) * stride`.
+/// Places that are used in turn. The place of a number begins at `(number & mask) * stride`.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Ring {
     start: *mut u8,
     mask: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one place to the next.
     stride: u64,
 }
 
 impl Ring {
-    /// The place of all numbers.
+    /// A single word, the place of every number.
     pub(super) fn word(start: *mut u64) -> Ring {
         Ring { start: start.cast(), mask: 0, stride: 0 }
     }
 
-    /// Where `count` elements from an index on lie, if they are inside for every number.
+    /// The places of `count` elements from an index on, if they are in bounds for every number.
     fn of(place: Place, index: Value, count: u64) -> Option<Ring> {
         let (first, mask, scale) = match index {
             Value::Constant(index) => (index, 0, 0),
@@ -33,7 +33,7 @@ impl Ring {
         let last = mask.checked_mul(scale)?;
         let is_inside =
             place.holds(first, count) && (mask == 0 || place.holds(scale, 1)) && place.holds(first + last, count);
-        // A scale fits 31 bits and a unit 32; the bank holds all that is used, so what is multiplied later does not wrap either.
+        // A scale fits in 31 bits and a unit in 32. The bank holds every place, so later products do not wrap either.
         let unit = u64::from(place.unit);
         is_inside.then(|| Ring { start: place.start.wrapping_add((first * unit) as usize), mask, stride: scale * unit })
     }
@@ -44,14 +44,14 @@ impl Ring {
     }
 
     /// # Safety
-    /// It is a ring of slots, which are alive.
+    /// This is a ring of slots whose memory is alive.
     #[inline(always)]
     pub(super) unsafe fn atomic<'m>(self, number: u64) -> &'m AtomicU64 {
-        // SAFETY: the caller's promise; slots are aligned, and all use them by atomics.
+        // SAFETY: the caller's promise; slots are aligned, and are only accessed atomically.
         unsafe { AtomicU64::from_ptr(self.at(number).cast()) }
     }
 
-    /// Whether none of its places of so many bytes has one of the `len` bytes at `start`.
+    /// True if none of its places, of `bytes` bytes each, overlaps the `len` bytes at `start`.
     pub(super) fn is_apart(self, bytes: u64, start: *const u8, len: u64) -> bool {
         let (a, b) = (self.start as u64, start as u64);
         a + self.mask * self.stride + bytes <= b || b + len <= a
@@ -63,7 +63,7 @@ impl Ring {
 enum Value {
     Constant(u64),
     Number,
-    /// A word that was read before anything was done.
+    /// A word that was read before the first effect.
     Kept(*mut u64),
     /// `number | bits`
     Flagged(u64),
@@ -80,7 +80,7 @@ enum Value {
     AtLeast(u64),
     /// `max(number, behind) - behind`
     Behind(u64),
-    /// `Behind`, but the number itself where it is a multiple.
+    /// `Behind`, or the number itself if `number & wrap == 0`
     Needed {
         wrap: u64,
         behind: u64,
@@ -88,14 +88,14 @@ enum Value {
     Other,
 }
 
-/// A message in packets: constants of the code.
+/// A message in packets, as constants of the code.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Message {
     pub words: *mut u64,
     pub packets: Ring,
     pub count: u64,
     pub flag: u64,
-    /// How it becomes the flag that travels.
+    /// How it becomes the flag that is sent.
     pub stamp: FlagStamp,
     /// The entry of the packets.
     pub entry: usize,
@@ -104,19 +104,19 @@ pub(super) struct Message {
 /// A row that is copied.
 #[derive(Clone, Copy)]
 pub(super) struct Copied {
-    /// The end that is always the same.
+    /// This rank's end, the same for every number.
     pub own: *mut u8,
     pub rows: Ring,
     pub bytes: u64,
 }
 
-/// A slot to wait for or to signal to.
+/// A slot to wait for or to signal.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub at: Ring,
     /// How counts become its words.
     pub words: WordStamp,
-    /// Its entry, whose bell rings.
+    /// Its entry, whose bell is rung.
     entry: usize,
 }
 
@@ -129,7 +129,7 @@ impl Slot {
         unsafe { self.at.atomic(number) }
     }
 
-    /// As `Signal` does it to a slot whose words are counts.
+    /// Signals a slot whose words are plain counts, as `Signal` does.
     ///
     /// # Safety
     /// As for [`tell`](Slot::tell).
@@ -142,10 +142,10 @@ impl Slot {
         }
     }
 
-    /// As `Signal` does it.
+    /// Signals the slot, as `Signal` does.
     ///
     /// # Safety
-    /// It is one of `m`, whose memory is alive, and nothing was streamed before.
+    /// The slot is one of `m`, whose memory is alive, and there are no unfenced streamed stores.
     #[inline(always)]
     pub(super) unsafe fn tell(self, m: &Machine, number: u64, value: u64) {
         // SAFETY: the caller's promise.
@@ -159,30 +159,30 @@ impl Slot {
 /// What the code does besides computing.
 #[derive(Clone, Copy)]
 pub(super) enum Effect {
-    /// For a slot to reach `max(number, behind) - behind`, or the number where it has none of the bits `wrap`.
+    /// Waits for a slot to reach `max(number, behind) - behind`, or `number` if it has none of the bits `wrap`.
     WaitBehind {
         slot: Slot,
         wrap: u64,
         behind: u64,
     },
-    /// For a slot to reach the next number.
+    /// Waits for a slot to reach the next number.
     WaitNext(Slot),
     Send(Message),
     Receive(Message),
     CopyTo(Copied),
     CopyFrom(Copied),
-    /// The next number to a slot.
+    /// Stores the next number in a slot.
     Signal(Slot),
-    /// The next number to the counter.
+    /// Stores the next number in the counter.
     Count,
 }
 
-/// What was jumped by.
+/// The condition of a jump.
 #[derive(Clone, Copy)]
 pub(super) enum Guard {
     /// `number + add` has one of the bits.
     Bits { add: u64, bits: u64 },
-    /// A word that was read before anything was done is this one.
+    /// The word at `at`, read before the first effect, equals `word`.
     Same { at: *mut u64, word: u64 },
 }
 
@@ -201,7 +201,7 @@ impl Walked {
     }
 }
 
-/// Walks the code to its end. All jumps are taken, but the first only if `often`, unless it asks for a word.
+/// Walks the code to its end. Takes every jump, except that a jump on bits that comes first is taken only if `often`.
 pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
     let code = &m.role().code;
     let mut values = first_values(m.role());
@@ -210,34 +210,35 @@ pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
     loop {
         let inst = code.get(pc)?;
         let [a, b, c, d] = [inst.a, inst.b, inst.c, inst.d].map(usize::from);
-        // SAFETY: of an instruction of the verified program.
+        // SAFETY: these are operands of an instruction of the verified program.
         let word = || unsafe { m.base(b).add(inst.e as usize) }.cast::<u64>();
         let constant = |reg: usize| if let Value::Constant(x) = values[reg] { Some(x) } else { None };
-        // Only instructions on slots ask.
+        // Called only for instructions on slots.
         let slot = || {
             // SAFETY: as above.
             let place = unsafe { m.slot_place(inst.e) };
             let at = Ring::of(place, values[place.base as usize], 1)?;
             Some(Slot { at, words: place.words, entry: place.entry.into() })
         };
-        // This rank's end of so many elements, and the other, by the numbers of their accesses: only instructions on two ask.
+        // This rank's end of `count` elements, the other end and its entry, given their access numbers. Called only for
+        // instructions with two accesses.
         let ends = |own: i32, far: i32, count: u64| {
             // SAFETY: as above.
             let (access, place) = unsafe { (m.access(own), m.place(far)) };
             constant(access.base.into())?;
             access.bank.map_or(Some(0), |bank| constant(bank.into()))?;
-            // SAFETY: as above. What the registers hold now they always hold.
+            // SAFETY: as above. The registers are constants, so this address always holds.
             let own = unsafe { from_base(m, own, usize::try_from(count).ok()?) }.ok()?;
             Some((own, Ring::of(place, values[place.base as usize], count)?, place.entry.into()))
         };
         let message = |words: i32, packets: i32| {
             let (Value::Flagged(flag), count) = (values[c], constant(a)?) else { return None };
-            // SAFETY: as above. A ring of them has one bank, and so has what is said of it.
+            // SAFETY: as above. A ring of packets has one bank, so one stamp applies to all.
             let stamp = unsafe { m.place(packets) }.flags;
             let (words, packets, entry) = ends(words, packets, count)?;
             Some(Message { words: words.cast(), packets, count, flag, stamp, entry })
         };
-        // All numbers that are told or waited for are the next one.
+        // Every number that is signalled or waited for must be the next one.
         let mut is_next = |reg: usize| matches!(values[reg], Value::Next(x) if *by.get_or_insert(x) == x);
         let jump = || usize::try_from(inst.e).ok().filter(|&e| e > 0);
         let mut ahead = 1;
@@ -308,7 +309,7 @@ pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
                 let copied = Copied { own, rows, bytes };
                 effects.push(if is_sent { Effect::CopyTo(copied) } else { Effect::CopyFrom(copied) });
             }
-            // A hint.
+            // Only a hint.
             (Opcode::FetchSlot, _) => {}
             (Opcode::Signal, _) if is_next(a) => effects.push(Effect::Signal(slot()?)),
             (Opcode::UStoreWord, Some(number)) if number == word() && is_next(a) => effects.push(Effect::Count),
@@ -319,7 +320,7 @@ pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
     }
 }
 
-/// Constants are what no instruction writes.
+/// Registers that no instruction or input writes are constants.
 fn first_values(role: &RoleCode) -> Vec<Value> {
     let mut values: Vec<Value> = role.registers.iter().map(|&x| Value::Constant(x)).collect();
     for inst in &role.code {

@@ -1,5 +1,5 @@
-//! Valid code passes; code broken in any one way that the machine relies on does not.
-#![cfg_attr(fuzzing, allow(dead_code, unused_imports))] // fuzzing needs the sample alone
+//! Valid code passes. Code that breaks any one guarantee that the machine relies on does not.
+#![cfg_attr(fuzzing, allow(dead_code, unused_imports))] // fuzzing needs only the sample
 
 use super::super::code::{Code, Opcode, RoleCode};
 use super::super::lower::{lower, memories};
@@ -83,7 +83,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
     let in_scratch = |index| Place { base: Base::Scratch(scratch), bank: None, index };
     let in_bank = |index| Place { base: Base::Param(pair), bank: Some(which), index };
 
-    // Pointers, a group's maximum kept by its first element, a widening sum, a selection between spread uniforms.
+    // Pointers, a group's maximum stored by its first element, a widening sum, a selection between spread uniforms.
     w.each(vec![n], |w, i| {
         let (a, b) = (w.load(at(x, i[0])), w.load(at(half, i[0])));
         let b = w.op(Op::Cast { x: b, to: Type::F32 });
@@ -102,7 +102,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
         w.store(at(y, i[0]), picked);
         w.store(in_scratch(i[0]), sum);
     });
-    // By index, masked, strided, atomic, bytes, packets, indices as data.
+    // Accesses by index, masked, strided and atomic; bytes, packets, and indices as data.
     w.each(vec![n], |w, i| {
         let place = w.load(at(index, i[0]));
         let place = w.op(Op::Cast { x: place, to: Type::I64 });
@@ -138,7 +138,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
         let moved = w.load(in_scratch(from));
         w.store(in_bank(to), moved);
     });
-    // What is joined into one instruction: a copy, packets from words and back, a place in a ring, a counter.
+    // Code that is joined into one instruction: a copy, packets from words and back, a place in a ring, a counter.
     w.each(vec![n], |w, i| {
         let a = w.load(at(x, i[0]));
         w.store(at(y, i[0]), a);
@@ -206,7 +206,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
     Sample { args, role, entries, whole }
 }
 
-/// Breaks the sample and expects the verifier to say so in these words.
+/// Breaks the sample and expects the verifier's message to contain `words`.
 #[track_caller]
 fn caught(words: &str, break_it: impl FnOnce(&mut RoleCode)) {
     let Sample { mut role, entries, .. } = sample(true);
@@ -224,7 +224,7 @@ fn named<'r>(role: &'r mut RoleCode, name: &str) -> &'r mut Code {
     &mut role.code[at]
 }
 
-/// Where the first instruction with this name stands; a name may leave out what is in brackets.
+/// The position of the first instruction with this name, which may omit the part in parentheses.
 #[track_caller]
 fn position(role: &RoleCode, name: &str) -> usize {
     role.code.iter().position(|code| is(code.op, name)).unwrap_or_else(|| panic!("no {name} in\n{role}"))
@@ -417,7 +417,7 @@ fn strips_have_room_for_the_longest_strip() {
 #[test]
 fn a_lane_is_filled_or_bound_before_it_is_read() {
     caught("is read before it is written", |role| {
-        // Something harmless instead of the fill, so that the each keeps its shape.
+        // Replace the fill by something harmless, so that the each keeps its shape.
         let (fill, bind) = (position(role, "Fill"), position(role, "Bind"));
         role.code[fill] = role.code[bind];
     });

@@ -1,4 +1,4 @@
-//! What is joined, what is not, and that jumps still lead where they led.
+//! Which instructions are joined, which are not, and that jumps still lead to the same place.
 
 use super::super::super::code::{Access, Code, Each, LaneInfo, Opcode, RoleCode, SlotRef};
 use super::fuse;
@@ -12,7 +12,7 @@ fn code(op: Opcode, [a, b, c, d]: [u16; 4], e: i32) -> Code {
     Code { op, a, b, c, d, e }
 }
 
-/// Sixteen registers: register k holds k from the start, and stays so unless the code writes it.
+/// A role with sixteen registers. Register k holds k unless the code writes it.
 fn role(insts: &[Code]) -> RoleCode {
     let mut code = insts.to_vec();
     code.push(self::code(Opcode::End, [0; 4], 0));
@@ -58,10 +58,10 @@ fn a_test_of_bits_and_its_jump_are_one() {
         code(ADD, [10, 1, 2, 0], 0),
     ];
     assert_eq!(fused(role(&test)).code, [code(Opcode::JumpIfBits, [1, 2, 0, 0], 2), test[3]]);
-    // Who else reads what was compared keeps it; then the comparison and the jump are joined.
+    // If another instruction reads the compared value, it stays, and only the comparison and the jump are joined.
     let read = [&test[..], &[code(Opcode::UMove, [11, 8, 0, 0], 0)]].concat();
     assert_eq!(fused(role(&read)).code[..2], [test[0], code(Opcode::JumpUnlessU64(CompareOp::Eq), [8, 0, 0, 0], 2)]);
-    // Compared with what is not 0, or with what is 0 only at first.
+    // The bit test stays if its result is compared with a value other than 0, or with one that is 0 only at first.
     let mut other = test;
     other[1].c = 3;
     assert_eq!(fused(role(&other)).code.len(), 3);
@@ -77,7 +77,7 @@ fn jumps_lead_where_they_led_and_never_between_what_is_joined() {
     let jump = |e| code(Opcode::Jump, [0; 4], e);
     let over = [jump(3), count[0], count[1], jump(-2), jump(-4)];
     assert_eq!(fused(role(&over)).code, [jump(2), joined, jump(-1), jump(-3)]);
-    // To the second of the pair: it stays.
+    // A jump to the second of a pair keeps the two apart.
     let into = [jump(2), count[0], count[1]];
     assert_eq!(fused(role(&into)).code, into);
 }
@@ -137,7 +137,7 @@ fn an_each_that_only_moves_elements_is_one_instruction() {
     let bind = code(Opcode::Bind, [0; 4], 0);
     let send = each(bind, code(Opcode::PacketPutRow, [0, 0, 4, 0], 1));
     assert_eq!(fused(send).code, [code(Opcode::PacketSend, [7, 0, 4, 0], 0)]);
-    // Accesses that do not follow each other are repeated, side by side.
+    // Accesses that are not adjacent in the table are copied to its end, side by side.
     let receive = fused(each(bind, code(Opcode::PacketGetRow, [0, 0, 4, 0], 1)));
     assert_eq!(receive.code, [code(Opcode::PacketReceive, [7, 0, 4, 0], 3)]);
     assert_eq!(receive.accesses[3..].iter().map(|access| access.width).collect::<Vec<_>>(), [16, 8]);
@@ -161,7 +161,7 @@ fn a_wait_knows_what_is_signalled_next() {
     assert_eq!(hints(&[wait, signal]), [2]);
     assert_eq!(hints(&[wait, wait, signal]), [0, 2]);
     assert_eq!(hints(&[wait]), [0]);
-    // Which slot it is turns out only after the wait.
+    // The slot becomes known only after the wait.
     assert_eq!(hints(&[wait, code(Opcode::UMove, [3, 1, 0, 0], 0), signal]), [0]);
 }
 
@@ -176,7 +176,7 @@ fn a_wait_knows_how_far_on_the_next_one_is() {
     let last = |k| code(Opcode::UBinary(BinaryOp::Add, Type::I64), [9, 8, k, 0], 0);
     assert_eq!(further(&[wait]), [1]);
     assert_eq!(further(&[last(3), wait]), [4]);
-    // What is added is none that is known.
+    // The addend is not a constant.
     assert_eq!(further(&[code(Opcode::UMove, [3, 1, 0, 0], 0), last(3), wait]), [1]);
 }
 
@@ -185,7 +185,7 @@ fn who_copies_into_a_ring_and_signals_fetches_the_next_slot() {
     let place = [code(AND, [8, 9, 7, 0], 0), code(Opcode::UBinary(BinaryOp::Mul, Type::I64), [10, 8, 5, 0], 0)];
     let (next, copy) = (code(ADD, [11, 9, 1, 0], 0), code(Opcode::CopyRow, [6, 0, 0, 0], 0));
     let signal = code(Opcode::Signal, [11, 0, 0, 0], 0);
-    // The number is none that is known.
+    // The number is not a constant.
     let number = code(Opcode::UMove, [9, 1, 0, 0], 0);
     let fused = |insts: &[Code]| {
         let mut role = role(&[&[number], insts].concat());
@@ -196,11 +196,12 @@ fn who_copies_into_a_ring_and_signals_fetches_the_next_slot() {
     let role = fused(&[mask, scale, next, copy, signal]);
     assert_eq!(role.code.last(), Some(&code(Opcode::FetchSlot, [6, 11, 7, 16], 1)));
     assert_eq!(role.registers[16..], [5]);
-    // Jumps lead over it.
+    // A jump past the signal also skips the fetch.
     let jump = code(Opcode::Jump, [0; 4], 6);
     assert_eq!(fused(&[jump, mask, scale, next, copy, signal]).code[1].e, 6);
     let fetches = |insts: &[Code]| fused(insts).code.iter().any(|code| code.op == Opcode::FetchSlot);
-    // What is signalled is no number of the next step; it goes somewhere else; somebody signals without having copied; the mask varies.
+    // No fetch if the signalled value is not the next number, the copy goes elsewhere, nothing was copied before the
+    // signal, or the mask varies.
     assert!(!fetches(&[mask, scale, code(ADD, [11, 9, 2, 0], 0), copy, signal]));
     assert!(!fetches(&[mask, code(Opcode::UMove, [10, 8, 0, 0], 0), next, copy, signal]));
     assert!(!fetches(&[mask, scale, next, signal]));
