@@ -1,4 +1,4 @@
-//! What the errors of the library have in common: a message for each case, in a table, and `Debug` that prints the message.
+//! The form of all errors of the library: a table with a message for each case, and a `Debug` that prints the message.
 //!
 //! ```text
 //! errors! {
@@ -16,12 +16,12 @@
 //! A row is an arm of a `match`. Its right side is a format string, a format string with arguments, or code that writes
 //! to `f`. [`messages!`] makes `Display` from such a table. [`errors!`] also makes the type an error whose `Debug` is
 //! its `Display`: `unwrap()`, `expect()` and `fn main() -> Result` print `Debug`, and people read that output. Code
-//! compares variants and fields.
+//! should compare variants and fields instead.
 //!
-//! `source` says how the error chain continues: if the message already quotes an error, with that error's own source.
-//! `from` lists variants that hold nothing but another error.
+//! `source` says how the error chain continues. If the message already quotes an error, it continues with that error's
+//! own source. `from` lists variants that hold nothing but another error.
 
-/// `Display` of a type, from a table of messages.
+/// Implements `Display` from a table of messages.
 macro_rules! messages {
     ($kind:ident $name:ident { $($pattern:pat $(if $guard:expr)? => $message:tt),* $(,)? }) => {
         impl std::fmt::Display for $name {
@@ -40,7 +40,7 @@ macro_rules! messages {
     (@say $f:ident $text:literal) => { write!($f, $text) };
 }
 
-/// An error, from a table of messages.
+/// Implements an error from a table of messages.
 macro_rules! errors {
     (
         $kind:ident $name:ident { $($table:tt)* }

@@ -1,17 +1,17 @@
-//! Fuzz targets: functions of bytes that must not panic. The crate in `fuzz/` feeds them to libFuzzer, which sets
-//! `cfg(fuzzing)`. The tests here run them on a few thousand mutations of known inputs. The target for the IR's
+//! Fuzz targets: functions that take bytes and must not panic. The crate in `fuzz/` runs them under libFuzzer, which
+//! sets `cfg(fuzzing)`. The tests here run them on a few thousand mutations of known inputs. The target for the IR's
 //! verifier needs nothing private, so it is in `tilewire_testkit::malformed`.
 //!
-//! For a longer run: `TILEWIRE_CASES=10000000 cargo test --release -p tilewire --lib fuzz`. `TILEWIRE_SEED=7` gives
+//! For a longer run: `TILEWIRE_CASES=10000000 cargo test --release -p tilewire --lib fuzz`. `TILEWIRE_SEED=7` selects
 //! other inputs.
 #![forbid(unsafe_code)]
 
-/// Messages of the bootstrap, read and written again; gives how many could be read.
+/// Reads bootstrap messages and writes them again. Returns how many could be read.
 pub fn bootstrap_wire(data: &[u8]) -> usize {
     crate::transport::bootstrap::fuzz(data)
 }
 
-/// Broken bytecode: verified, and run if it passes. True if it did.
+/// Verifies broken bytecode, and runs it if it passes. Returns true if it passed.
 pub fn bytecode(data: &[u8]) -> bool {
     crate::vm::fuzz(data)
 }

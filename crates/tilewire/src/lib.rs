@@ -15,7 +15,7 @@
 //!
 //! # A custom map
 //!
-//! [`map`] is the collective of one rank: no wire, both hooks. Every hook shown here is a hook of any collective.
+//! [`map`] is the collective of one rank: no wire, both hooks. Its hooks work in every other collective, too.
 //!
 //! ```
 //! use tilewire::{Tensor, map};
@@ -33,7 +33,7 @@
 //!
 //! # A kernel of your own
 //!
-//! [`kernel`] traces any kernel; [`prepare`] compiles it. Tensors and scalars that the closure captures become arguments.
+//! [`kernel`] traces any kernel; [`prepare`] compiles it. Tensors and scalars captured by the closure become arguments.
 //!
 //! ```
 //! use tilewire::{Prepared, Scalar, Tensor, check, kernel};
@@ -81,16 +81,16 @@
 //!
 //! # Features
 //!
-//! Both are on by default. Without `cuda` there is no [`link::NvlTransport`] and `cudarc` is not built; without `check` there are neither
-//! [`check`] nor [`rehearsal`].
+//! Both are on by default. Without `cuda` there is no [`link::NvlTransport`], and `cudarc` is not built. Without
+//! `check` there is neither [`check`] nor [`rehearsal`].
 //!
-//! Inside the repository, docs/ has a guide and a list of the examples, ARCHITECTURE.md how it works inside, its invariants and the
-//! memory model.
+//! In the repository, docs/ has a guide and a list of the examples. ARCHITECTURE.md describes the internals, the
+//! invariants and the memory model.
 #![warn(missing_docs)]
-// Parts of `transport` and `tensor` serve GPUs alone. What nothing uses is found with all features.
+// Parts of `transport` and `tensor` serve GPUs alone, so only builds with all features warn about dead code.
 #![cfg_attr(not(all(feature = "check", feature = "cuda")), allow(dead_code, unused_imports))]
 
-// Its macros are for all folders.
+// First, since its macros are used everywhere.
 #[macro_use]
 mod error;
 
@@ -128,7 +128,7 @@ pub use tensor::{Arg, Memory, Scalar, Tensor};
 pub use transport::{Rank, World};
 pub use vm::{LaunchError, Level, PrepareError, Prepared};
 
-/// What kernels and hooks are written with: `use tilewire::prelude::*`.
+/// The names needed to write kernels and hooks: `use tilewire::prelude::*`.
 pub mod prelude {
     pub use crate::collective::{map, prepare};
     pub use crate::hook::{Block, Captured, Ctx, RoleCtx, Value, Var, View, View2, kernel};
@@ -136,12 +136,12 @@ pub mod prelude {
     pub use crate::tensor::{Scalar, Tensor};
 }
 
-/// The code of the README, so that it compiles and runs with the tests.
+/// The README's code, compiled and run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// The code of the guide in docs/.
+/// The code of the guide in docs/, likewise.
 #[cfg(doctest)]
 mod guide {
     macro_rules! pages {

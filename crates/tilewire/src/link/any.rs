@@ -53,7 +53,7 @@ impl From<NvlTransport> for AnyTransport {
     }
 }
 
-/// Every method asks the transport inside: a default here would hide what that one says.
+/// Every method asks the transport inside, because a default here would hide that transport's answer.
 macro_rules! delegate {
     ($(fn $name:ident $(<$brand:lifetime>)? (&self $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {
         $(#[inline] fn $name $(<$brand>)? (&self $(, $arg: $ty)*) $(-> $out)? { self.0.$name($($arg),*) })*

@@ -1,4 +1,4 @@
-//! What a transport is to everything above it.
+//! The interface of a transport to everything above it.
 
 use super::window::{WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
@@ -9,77 +9,82 @@ use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory and signals between the ranks of a world: what collectives, schedules and launches need of a transport.
+/// Memory and signals between the ranks of a world: what collectives, schedules and launches need from a transport.
 ///
-/// Implement it for a transport of your own: the methods without a body are all it takes where peers map each other's memory. A transport
-/// that reaches peers in another way also says how in [`sender`](Transport::sender) and [`receiver`](Transport::receiver).
-/// `crates/outside-transport` is an example.
+/// Implement it for your own transport. If peers map each other's memory, the methods without a body suffice. A
+/// transport that reaches peers in another way also implements [`sender`](Transport::sender) and
+/// [`receiver`](Transport::receiver). `crates/outside-transport` is an example.
 pub trait Transport {
     // ---- who and where ------------------------------------------------------------------------------------------
 
     /// This rank.
     fn rank(&self) -> Rank;
 
-    /// Ranks in the world.
+    /// Number of ranks in the world.
     fn world_size(&self) -> usize;
 
-    /// The constants of the link to a peer; those of a rank to itself have no peer's limits.
+    /// The constants of the link to a peer. The link of a rank to itself has no peer's limits.
     ///
     /// # Panics
-    /// When there is no such peer; [`check_transfer`](super::check_transfer) returns an error instead.
+    /// If there is no such peer. [`check_transfer`](super::check_transfer) returns an error instead.
     fn link(&self, peer: Rank) -> LinkShape;
 
-    /// The memories between this rank and a peer; `None` where kernels of this rank cannot reach it.
+    /// The memories between this rank and a peer. `None` if kernels of this rank cannot reach it.
     ///
-    /// Kernels that use them are launched by the thread that has the transport and, on a GPU, on the stream of its [`seat`](Transport::seat).
-    /// Otherwise a cycle of waiting ranks may be reported that such a launch would have ended.
+    /// Launch kernels that use them from the thread that holds the transport and, on a GPU, on the stream of its
+    /// [`seat`](Transport::seat). Otherwise a cycle of waiting ranks may be reported that such a launch would have
+    /// broken.
     ///
     /// # Panics
-    /// When there is no such peer.
+    /// If there is no such peer.
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
 
     // ---- how launches wait and end ------------------------------------------------------------------------------
 
-    /// Abort word, doorbells, deadline, and what is known of the other ranks. Without one, launches poll and only a deadline of 30 s ends
-    /// a wait.
+    /// Abort word, doorbells, deadline, and what is known about the other ranks. Without a door, launches poll, and
+    /// only a deadline of 30 s ends a wait.
     fn door(&self) -> Option<&Door> {
         None
     }
 
-    /// A launch of this rank has failed: ends the waits of all ranks on this transport, and makes later calls fail.
+    /// Called when a launch of this rank has failed: ends the waits of all ranks on this transport, and makes later
+    /// calls fail.
     fn fail(&self, cause: Cause) {
         if let Some(door) = self.door() {
             door.fail(cause);
         }
     }
 
-    /// Where its kernels run, if that is on a GPU; `None`: on the CPU.
+    /// The seat of its kernels on a GPU. `None` if they run on the CPU.
     fn seat(&self) -> Option<&Seat> {
         None
     }
 
     // ---- how operations meet ------------------------------------------------------------------------------------
 
-    /// The ticket of the next operation of a kind with a peer: the same until it is told. The n-th of this rank is the n-th of the peer.
+    /// The ticket of the next operation of a kind with a peer: the same one until it is told. This rank's n-th ticket
+    /// matches the peer's n-th.
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
 
-    /// Tells the peer of a ticket what this rank is about to do with it. The first line of the card says what that is, for people.
+    /// Tells the peer of a ticket what this rank is about to do with it. The first line of the card describes it for
+    /// people.
     fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError>;
 
-    /// Waits for the card that the peer told, up to the deadline. Called once for each ticket.
+    /// Waits up to the deadline for the card that the peer told. Called once per ticket.
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
 
-    /// What an operation with a peer is, in words, where this rank knows.
+    /// Describes an operation with a peer, if this rank knows it.
     fn describe(&self, _peer: Rank, _operation: u16) -> Option<String> {
         None
     }
 
     // ---- how kernels reach a peer -------------------------------------------------------------------------------
 
-    /// Binds a kernel to a peer that it sends to. `window` is the peer's, for `direct`. By default with loads and stores.
+    /// Binds a kernel to a peer that it sends to, by default with loads and stores. `window` is the peer's window, for
+    /// `direct`.
     ///
     /// # Panics
-    /// When the peer cannot be reached: [`check_transfer`](super::check_transfer) refuses it before.
+    /// If the peer cannot be reached. [`check_transfer`](super::check_transfer) refuses it earlier.
     fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
         Peer::new(k, LoadStore::sender(k, &reached(self.endpoint(peer), peer), protocol, window))
     }
@@ -87,45 +92,46 @@ pub trait Transport {
     /// Binds a kernel to a peer that it receives from.
     ///
     /// # Panics
-    /// When the peer cannot be reached.
+    /// If the peer cannot be reached.
     fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
         Peer::new(k, LoadStore::receiver(k, &reached(self.endpoint(peer), peer), protocol))
     }
 
     // ---- memory -------------------------------------------------------------------------------------------------
 
-    /// Zeroed memory where kernels of this rank run. A local call that never waits for a peer. See [`Tensors`] for the typed form.
+    /// Zeroed memory for kernels of this rank. A local call that never waits for a peer. [`Tensors`] is the typed form.
     fn memory(&self, bytes: usize) -> Result<Memory, TransportError> {
         Ok(Memory::try_zeroed(bytes)?)
     }
 
-    /// Memory of every rank that every rank can write, as far as it reaches. Collective; [`Window::allocate`](super::Window::allocate) calls
-    /// it.
+    /// Memory of every rank that all ranks which reach it can write. Collective.
+    /// [`Window::allocate`](super::Window::allocate) calls it.
     fn window_memory(&self, _call: &WindowCall) -> Result<WindowParts, TransportError> {
         Err(TransportError::NoWindows)
     }
 
     // ---- the end ------------------------------------------------------------------------------------------------
 
-    /// Ends it, when all ranks have come to do so. Collective. Dropping a transport releases it as well; this also says how it ended.
+    /// Ends the transport once all ranks have called this. Collective. Dropping a transport also releases it; this
+    /// returns how it ended, too.
     fn close(self: Box<Self>) -> Result<(), TransportError> {
         Ok(())
     }
 
     // ---- what follows from the above ----------------------------------------------------------------------------
 
-    /// Why the transport can no longer be used, if so. Launches poll the abort word of [`door`](Transport::door) themselves: a transport that can
-    /// break has a door, and this need not be overridden.
+    /// Why the transport can no longer be used, if so. Launches poll the abort word of [`door`](Transport::door)
+    /// themselves: a transport that can break has a door, and need not override this.
     fn broken(&self) -> Option<Cause> {
         self.door().and_then(Door::broken)
     }
 
-    /// How long a wait may last; `None`: without end.
+    /// How long a wait may last. `None` means forever.
     fn deadline(&self) -> Option<Duration> {
         self.door().map_or(Some(Duration::from_secs(30)), Door::deadline)
     }
 
-    /// Copies of a role that take the slots of `staged` in turn: the same for all peers.
+    /// Copies of a role that take the slots of `staged` alternately: the same number for all peers.
     fn copies(&self) -> u32 {
         self.link(self.rank()).copies
     }
@@ -135,7 +141,8 @@ fn reached(endpoint: Option<PeerEndpoint>, peer: Rank) -> PeerEndpoint {
     endpoint.unwrap_or_else(|| panic!("kernels of this rank cannot reach rank {peer}"))
 }
 
-/// Tensors where the kernels of a transport run, so that the same code works on CPUs and GPUs. For every [`Transport`].
+/// Tensors in the memory that a transport's kernels use, so that the same code works on CPUs and GPUs. For every
+/// [`Transport`].
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport, Tensors, Transport};
@@ -151,8 +158,8 @@ fn reached(endpoint: Option<PeerEndpoint>, peer: Rank) -> PeerEndpoint {
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// These are local calls that never wait for a peer. The memory can be exported to other processes. On a GPU each tensor is an allocation of
-/// its own, of 2 MiB at least: make few large ones and slice them.
+/// These are local calls that never wait for a peer. The memory can be exported to other processes. On a GPU each
+/// tensor is an allocation of its own, of at least 2 MiB: make few large ones and slice them.
 pub trait Tensors: Transport {
     /// A tensor of zeros.
     fn zeros<T: Element>(&self, len: usize) -> Result<Tensor<T>, TransportError> {

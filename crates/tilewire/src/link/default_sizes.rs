@@ -1,17 +1,17 @@
-//! What the default sizes of the transports come to, for every number of ranks.
+//! The total size of transports with default options, for every number of ranks.
 
 use super::{NvlOptions, ShmOptions};
 use crate::transport::DEFAULT_TOTAL;
 use crate::transport::layout::{Geometry, Layout};
 
 fn all(geometry: Geometry) -> usize {
-    // A segment is whole pages, and one for its header.
+    // A segment has whole pages, plus one for its header.
     (Layout::new(geometry).unwrap().bytes().next_multiple_of(4096) + 4096) * geometry.world_size
 }
 
 #[test]
 fn all_segments_of_a_machine_stay_within_the_bound() {
-    // Of more, each has the least that is of use.
+    // With more ranks, each has the useful minimum.
     for ranks in 1..=100 {
         let cpu = all(ShmOptions::default().geometry(ranks));
         assert!(cpu <= DEFAULT_TOTAL, "{ranks} ranks take {cpu} bytes");

@@ -1,4 +1,4 @@
-//! Whether a transport can do what one side of a transfer wants.
+//! Checks whether a transport can do one side of a transfer.
 //!
 //! Everything refused here would otherwise silently corrupt the next peer's region, or hang.
 
@@ -7,7 +7,7 @@ use crate::tensor::Memory;
 use crate::transport::layout::{PACKET, PACKET_DEPTH};
 use crate::transport::{Protocol, Transfer, TransferError, check_slots};
 
-/// Whether this transport can do this transfer with these buffers (input or output, whichever the caller has).
+/// Checks that this transport can do this transfer with these buffers (input or output, whichever the caller has).
 ///
 /// ```
 /// use tilewire::ir::Type;
@@ -77,7 +77,7 @@ pub fn check_transfer(
     };
     match protocol {
         Protocol::Packet => {
-            // Packets are dealt out to the blocks in equal parts, so what one block can take bounds all.
+            // Blocks get equal parts of the packets, so the capacity of one block bounds them all.
             let packets = shape.block_packet_bytes() / PACKET / PACKET_DEPTH;
             fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
         }

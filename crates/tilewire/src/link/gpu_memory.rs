@@ -6,19 +6,19 @@ use crate::transport::rendezvous::Shared;
 use crate::transport::{SegmentOptions, SegmentSet, TransportError};
 use std::sync::Arc;
 
-/// Who shares.
+/// The ranks that share memory.
 pub(super) struct Sharing<'a> {
     pub(super) device: &'a Arc<Device>,
-    /// The number of every rank's device in its process.
+    /// Every rank's device number in its process.
     pub(super) ordinals: &'a [u32],
-    /// What names every rank's device for all processes.
+    /// Every rank's device name, valid in all processes.
     pub(super) devices: &'a [String],
-    /// What for: part of the names the ranks meet under.
+    /// The purpose, as part of the names under which the ranks meet.
     pub(super) what: &'static str,
 }
 
-/// Gives every rank `bytes` of zeroed memory on its device; what comes back is that of all ranks, `None` where kernels of this
-/// rank cannot reach it. Collective. `control` has the sockets to the other ranks where these are processes.
+/// Gives every rank `bytes` bytes of zeroed memory on its device. Returns the memory of all ranks, `None` where kernels
+/// of this rank cannot reach it. Collective. If ranks are processes, `control` has the sockets to the other ranks.
 pub(super) fn share(
     world: &Shared,
     control: Option<&mut SegmentSet>,
@@ -26,7 +26,7 @@ pub(super) fn share(
     bytes: usize,
 ) -> Result<Vec<Option<Memory>>, TransportError> {
     let Sharing { device, ordinals, devices, what } = *sharing;
-    // A rank that has no memory says so before another waits for it.
+    // A rank that has no memory says so before another rank waits for it.
     let own = own_memory(device, ordinals, world.are_threads(), bytes);
     let own = world.all_have(&format!("{what}/memory"), own, world.deadline())?;
     if world.are_threads() {
@@ -40,7 +40,7 @@ pub(super) fn share(
         None => Ok(Some(own.memory())),
         Some(descriptor) => match import(device, bytes, &descriptor) {
             Ok(buffer) => Ok(Some(Arc::new(buffer).memory())),
-            // Another device that this one has no link to.
+            // A different device, to which this one has no link.
             Err(_) if devices[peer] != devices[rank] => Ok(None),
             Err(error) => Err(error),
         },
@@ -48,8 +48,8 @@ pub(super) fn share(
     handed.into_iter().enumerate().map(map).collect()
 }
 
-/// Zeroed memory of this rank, which can be exported. Where ranks are threads of this process, kernels of those whose devices can reach it
-/// may use it.
+/// Zeroed memory of this rank, which can be exported. If ranks are threads of this process, kernels of the ranks whose
+/// devices can reach it may use it.
 pub(super) fn own_memory(
     device: &Arc<Device>,
     ordinals: &[u32],
@@ -77,7 +77,7 @@ fn import(device: &Arc<Device>, bytes: usize, descriptor: &Handed) -> Result<Buf
     Ok(Buffer::import(device, bytes, descriptor.as_fd())?)
 }
 
-/// Passes a buffer's descriptor to every other process, and takes theirs. Index: the rank; `None` at one's own.
+/// Passes a buffer's descriptor to every other process, and takes theirs. Indexed by rank; `None` for this rank.
 #[cfg(target_os = "linux")]
 fn hand_over(
     world: &Shared,
@@ -90,7 +90,7 @@ fn hand_over(
     match control {
         Some(control) => Ok(control.swap_descriptors(descriptor.as_fd(), deadline)?),
         None => {
-            // The transport's sockets are its monitor's: others, for this once.
+            // The transport's sockets belong to its monitor, so open others for this one exchange.
             let mut control = world.segments("gpu memory", 0, SegmentOptions::default(), deadline)?;
             Ok(control.swap_descriptors(descriptor.as_fd(), deadline)?)
         }

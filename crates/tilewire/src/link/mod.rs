@@ -6,11 +6,11 @@
 //!   World ──rendezvous──▶  ShmTransport   NvlTransport   a user's own  ──▶  dyn Transport, AnyTransport ──▶ collective/
 //!                                          └── Window: a tensor that peers write
 //! ```
-//! - **In**: a [`World`](crate::transport::World), and for GPUs a device. **Out**: a [`Transport`], which collectives, schedules and
-//!   launches take; memory where its kernels run ([`Tensors`]); [`Window`]s.
-//! - **Invariants**: one collective call makes a transport, the user holds it, and dropping it releases everything. A peer that cannot be
-//!   reached has no endpoint and no window: it is never given this rank's own memory instead.
-//! - **Must not know**: what a kernel contains, schedules other than how they reach a peer, collectives.
+//! - **In**: a [`World`](crate::transport::World), and for GPUs a device. **Out**: a [`Transport`], which collectives,
+//!   schedules and launches take; memory for its kernels ([`Tensors`]); [`Window`]s.
+//! - **Invariants**: one collective call makes a transport, the user holds it, and dropping it releases everything. A
+//!   peer that cannot be reached has no endpoint and no window; this rank's own memory never stands in for it.
+//! - **Must not know**: what a kernel contains, collectives, anything about schedules but how they reach a peer.
 //!
 //! | file | holds |
 //! |---|---|

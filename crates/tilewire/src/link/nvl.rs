@@ -1,5 +1,5 @@
-//! The transport of ranks on GPUs whose memories kernels reach by loads and stores: several ranks on one device, or devices that are
-//! linked.
+//! The transport of ranks on GPUs whose kernels load and store in each other's memory: several ranks on one device, or
+//! on linked devices.
 //!
 //! ```text
 //!  host     control segment of every rank: abort word, doorbell ──watcher──▶ abort word on the device, which kernels poll
@@ -29,27 +29,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How large an [`NvlTransport`] is. The same on all ranks.
+/// The sizes of an [`NvlTransport`]. The same on all ranks.
 ///
-/// What is `None` is chosen by the number of ranks: [`geometry`](NvlOptions::geometry) says what, and that all device memory of a machine's
-/// ranks stays within [`DEFAULT_TOTAL`](crate::transport::DEFAULT_TOTAL).
+/// Options that are `None` depend on the number of ranks. [`geometry`](NvlOptions::geometry) returns the values, for
+/// which all device memory of a machine's ranks stays within [`DEFAULT_TOTAL`](crate::transport::DEFAULT_TOTAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvlOptions {
-    /// Bytes of staging that each sender has at each receiver. Up to 4 ranks 32 MiB, at 8 ranks 8 MiB.
+    /// Staging bytes of each sender at each receiver. Default: 32 MiB for up to 4 ranks, 8 MiB for 8 ranks.
     pub per_peer_bytes: Option<usize>,
-    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging. Up to 4 ranks 32, at 8 ranks 8.
+    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging. Default: 32 for up to 4
+    /// ranks, 8 for 8 ranks.
     pub max_blocks_per_peer: Option<usize>,
-    /// Slots of a block: the largest depth of a pipeline. 8.
+    /// Slots of a block: the largest depth of a pipeline. Default: 8.
     pub max_slots: Option<usize>,
-    /// Copies of a role that take slots in turn, so that one's release overlaps the others' work. The same in all launches.
+    /// Copies of a role that take slots alternately, so that one copy's release overlaps the work of the others. The
+    /// same in all launches.
     pub copies: usize,
-    /// Bytes of packets that each sender has at each receiver; half of them carry data. `Some(0)`: no packets. Up to 3 ranks 32 MiB, at 8
-    /// ranks 4 MiB.
+    /// Packet bytes of each sender at each receiver; half of them carry data. `Some(0)` means no packets. Default: 32
+    /// MiB for up to 3 ranks, 4 MiB for 8 ranks.
     pub packet_bytes: Option<usize>,
 }
 
-/// A block has 8 slots of 128 KiB, and packets for 8 messages of 64 KiB. Half of the packets are enough for up to 6 ranks that share a
-/// device, and for any number of devices: the more ranks share one, the fewer blocks each has for 128 KiB. Four blocks copy some 200 GB/s.
+/// A block has 8 slots of 128 KiB, and packets for 8 messages of 64 KiB. Half of the packets are enough for up to 6
+/// ranks that share a device, and for any number of devices: the more ranks share one, the fewer blocks each has for
+/// 128 KiB. Four blocks copy about 200 GB/s.
 const SIZES: Sizes = Sizes {
     blocks: 32,
     least_blocks: 4,
@@ -64,7 +67,7 @@ const SIZES: Sizes = Sizes {
 };
 
 impl Default for NvlOptions {
-    /// Everything by the number of ranks, and 4 copies.
+    /// All sizes by the number of ranks, and 4 copies.
     fn default() -> Self {
         NvlOptions {
             per_peer_bytes: None,
@@ -77,7 +80,7 @@ impl Default for NvlOptions {
 }
 
 impl NvlOptions {
-    /// What a world of `world_size` ranks comes to.
+    /// The sizes in a world of `world_size` ranks.
     pub fn geometry(&self, world_size: usize) -> Geometry {
         let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes } = self;
         let usual = SIZES.of_world(world_size);
@@ -106,7 +109,7 @@ impl NvlOptions {
 ///     let (inp, out) = (device.tensor(&[1.0f32, 2.0, 3.0])?, device.zeros::<f32>(3)?);
 ///     let peer = world.rank().after(1, 2);
 ///     let mut swap = sendrecv(&link, &out, &inp, peer, peer).produce(|c| c.input.load(c.pos()) * 10.0).build()?;
-///     swap.run()?; // returns at once
+///     swap.run()?; // returns immediately
 ///     swap.sync()?; // waits, and says how it ended
 ///     assert_eq!(out.to_vec(), [10.0, 20.0, 30.0]);
 ///     drop(swap);
@@ -119,9 +122,9 @@ pub struct NvlTransport {
     layout: Layout,
     copies: u32,
     seat: Seat,
-    /// The device memory of every rank, as this one reaches it; `None` where it cannot.
+    /// The device memory of every rank, as this rank reaches it. `None` where it cannot.
     segments: Vec<Option<Memory>>,
-    /// The device of every rank: its number in its process, and what names it for all.
+    /// The device of every rank: its number in its process, and its name for all processes.
     ordinals: Vec<u32>,
     devices: Vec<String>,
     control: SegmentSet,
@@ -130,10 +133,11 @@ pub struct NvlTransport {
     watcher: Watcher,
 }
 
-/// What a rank makes for itself: control segments and who watches them, the device memory of all ranks, where its kernels run.
+/// What a rank makes for itself: control segments and their watch, the device memory of all ranks, the seat of its
+/// kernels.
 type Made = (SegmentSet, Watch, Vec<Option<Memory>>, Seat);
 
-/// Where the ranks are.
+/// Where the ranks run, and where their memory is.
 struct Places {
     seat: Seat,
     segments: Vec<Option<Memory>>,
@@ -145,8 +149,8 @@ struct Places {
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl NvlTransport {
-    /// Makes a transport. Collective: every rank of the world calls it, with the same options; when they differ in anything,
-    /// the library's version included, every rank gets an error that names the ranks and the values.
+    /// Makes a transport. Collective: every rank of the world calls it with the same options. If anything differs,
+    /// including the library's version, every rank gets an error that names the ranks and the values.
     pub fn rendezvous(
         world: &World,
         device: &Arc<Device>,
@@ -158,7 +162,7 @@ impl NvlTransport {
             Ok(layout) => (Some(layout), None),
             Err(objection) => (None, Some(objection)),
         };
-        // Relaxed: only its being different each time matters.
+        // Relaxed: it only has to differ each time.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let said = Parameters::new("nvl")
             .with("per_peer_bytes", geometry.per_peer_bytes)
@@ -193,11 +197,12 @@ impl NvlTransport {
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
         let watch = Watch::start(&mut control, world.are_threads())?;
-        // Of the device that most share: all ranks choose by it, and must choose the same.
+        // The most ranks on one device. All ranks base choices on this number, and must choose the same.
         let sharers = |device: &String| devices.iter().filter(|of| *of == device).count() as u32;
         let sharers = devices.iter().map(sharers).max().unwrap_or(1);
         let shared = devices.iter().enumerate().any(|(k, of)| devices[..k].contains(of));
-        // Processes have a context each: what runs in one holds up no call in another.
+        // Only threads need this: processes have a context each, so a kernel running in one holds up no call in
+        // another.
         let ranks =
             if shared { world.show("nvl/together", Arc::new(Gang::of_threads()), world.deadline())? } else { None };
         let stream = match ranks.as_ref().and_then(|ranks| ranks.first()) {
@@ -208,7 +213,7 @@ impl NvlTransport {
         Ok((control, watch, segments, seat))
     }
 
-    /// Transports of several ranks for one thread that plays them all, on one device. Nothing waits: launches are asynchronous.
+    /// Transports of several ranks on one device, all played by one thread. Nothing blocks: launches are asynchronous.
     ///
     /// ```no_run
     /// use tilewire::cuda::Device;
@@ -272,7 +277,8 @@ impl NvlTransport {
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, door, watch, watcher })
     }
 
-    /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
+    /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
+    /// segment again.
     pub fn close(self) -> Result<(), TransportError> {
         self.seat.stream.sync()?;
         self.desk.closed()?;
@@ -285,11 +291,11 @@ impl NvlTransport {
         self.desk.check()
     }
 
-    /// Ends the waits of all ranks on this transport and makes every later call on any of them fail with the cause, the first one if
-    /// there are several.
+    /// Ends the waits of all ranks on this transport, and makes every later call on any of them fail with the cause. If
+    /// there are several causes, the first one counts.
     pub fn mark_broken(&self, cause: Cause) {
         self.control.abort_all(self.desk.first(cause));
-        // Immediately for this rank: its watcher may be asleep.
+        // Immediately for this rank, whose watcher may be asleep.
         _ = self.watcher.pass_on();
     }
 
@@ -303,10 +309,10 @@ impl NvlTransport {
         self.seat.stream.device()
     }
 
-    /// The address of a peer's segment as kernels of this rank load and store there; 0 where they cannot.
+    /// The address at which kernels of this rank load and store in a peer's segment. 0 if they cannot.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn nvlink_address(&self, peer: Rank) -> u64 {
         self.segments[peer.index()].as_ref().map_or(0, |memory| memory.start().addr().get() as u64)
     }
@@ -315,7 +321,7 @@ impl NvlTransport {
         if self.seat.stream.is_capturing()? { Err(CudaError::Capturing { what }.into()) } else { Ok(()) }
     }
 
-    /// Whether memory can be had now.
+    /// Checks that memory can be allocated now.
     pub(super) fn may_allocate(&self) -> Result<(), TransportError> {
         self.not_capturing("allocating a window")?;
         self.check()
@@ -398,28 +404,28 @@ impl fmt::Debug for NvlTransport {
     }
 }
 
-/// Tells other ranks what this rank's kernels wait for, and finds out when that is in vain.
+/// Tells other ranks what this rank's kernels wait for, and detects waits that can never end.
 struct StallWatch {
     rank: usize,
     status: Status,
     names: Names,
-    /// What the last looks saw: the mark, and the probe that was read before.
+    /// The last two different marks, each with the probe that was read before it.
     seen: [(u64, u64); 2],
-    /// What the line says, and for how many looks: of several waits of a launch now one is seen and now another.
+    /// The published wait. `looks` counts the looks since then: of a launch's several waits, each look may see another.
     told: Option<(Between, (u64, u64))>,
     looks: u32,
 }
 
 impl StallWatch {
-    /// Between two looks.
+    /// Time between two looks.
     const PERIOD: Duration = Duration::from_millis(20);
 
     fn new(rank: usize, status: Status, names: Names) -> StallWatch {
         StallWatch { rank, status, names, seen: [(0, 0); 2], told: None, looks: 0 }
     }
 
-    /// Looks before the line tells of another wait of a launch: long enough for two ranks to answer each other. A wait that goes on
-    /// changes `since`, so that nothing is told that is over.
+    /// Looks before another wait of the same launch is published: long enough for two ranks to answer each other. A
+    /// wait that continues changes `since`, so no wait stays published once it is over.
     const TURN: u32 = 15;
 
     fn goes_on(&mut self) {
@@ -427,7 +433,7 @@ impl StallWatch {
         (self.seen, self.told, self.looks) = ([(0, 0); 2], None, 0);
     }
 
-    /// Tells all ranks of a kernel that found another operation: the host may be waiting for another rank's.
+    /// Tells all ranks that a kernel found another operation: the host may be waiting for another rank's kernel.
     fn tell_of(&self, by: &Stopped) {
         let Some(peer) = by.peer else { return };
         let there = self.names.of(Rank::new(peer), by.seen as u16);
@@ -438,7 +444,7 @@ impl StallWatch {
 
     fn look(&mut self, seat: &Seat) {
         let Seat { stream, launches, .. } = seat;
-        // Where the device is gone, nothing is known of it.
+        // If the device is gone, nothing is known about it.
         if let Some(since) = self.status.host_waits_since()
             && stream.is_idle().unwrap_or(false)
         {
@@ -446,14 +452,15 @@ impl StallWatch {
         }
         let (host_waits, probe) = (stream.host_waits(), self.status.device_probe());
         let stalled = launches.stalled();
-        // After the mark, which a wait that gives up takes back when it has reported.
+        // Read after the mark: a wait that gives up reports first, and then takes its mark back.
         match launches.reported() {
             Some(CudaError::OtherOperation(by)) => return self.tell_of(&by),
-            // The line stands until the abort words are set, since others with the same deadline look for the late rank.
+            // The line stays until the abort words are set, since other ranks with the same deadline are looking for
+            // the late rank.
             Some(CudaError::Timeout(_)) => return,
             _ => {}
         }
-        // The same before and after: the host waits for this launch.
+        // If it is the same before and after, the host waits for this launch.
         let host_waits = Some(host_waits).filter(|&number| number == stream.host_waits()).unwrap_or(0);
         match stalled {
             Some(stalled) => self.lasts(stalled, host_waits, probe),
@@ -464,10 +471,10 @@ impl StallWatch {
         }
     }
 
-    /// A launch is not put on the stream before that of a peer comes, and the host waits for it.
+    /// A launch may not start before a peer's launch arrives, and the host waits for it.
     fn waits_to_start(&mut self, stream: &Stream, (number, peer): (u64, u32), host_waits: u64, probe: u64) {
         (self.seen, self.told, self.looks) = ([(0, 0); 2], None, 0);
-        // No launch that runs has this number: theirs are addresses.
+        // No running launch has this number: running launches are identified by addresses.
         let (peer, since) = (peer as usize, (0, number));
         let doing = "a launch that has not started";
         self.status.device_waits(&DeviceWait { peer, needs: None, has: &[], doing, since, host_waits }, probe);
@@ -476,7 +483,7 @@ impl StallWatch {
         }
     }
 
-    /// A wait of a launch that runs lasts.
+    /// A wait of a running launch is still going on.
     fn lasts(&mut self, stalled: Stalled, host_waits: u64, probe: u64) {
         let Stalled { at, has, name, mark, since } = stalled;
         self.looks += 1;
@@ -489,8 +496,8 @@ impl StallWatch {
             }
         }
         let [last, before] = self.seen;
-        // A mark is written after the look that found nothing. So when it has changed twice, the second of these looks came after
-        // the first was seen here, and after the probe that was read then.
+        // A mark is written after a poll that found nothing. So once it has changed twice, the second of these polls
+        // came after the earlier mark was seen here, and after the probe that was read with it.
         let looked = if mark != last.0 && last.0 != before.0 { before.1 } else { 0 };
         if mark != last.0 {
             self.seen = [(mark, probe), last];
@@ -506,7 +513,8 @@ impl StallWatch {
     }
 }
 
-/// What a launch of rank `me` that has these has with each of its peers; that with `first` stands first, since a line has room for some.
+/// What a launch of rank `me` that connects these pairs exchanges with each of its peers. The dealings with `first`
+/// come first, since a line has room for only some.
 fn dealings(me: usize, first: usize, has: &[Between]) -> Vec<Dealings> {
     let mut all = vec![Dealings { peer: first, sent: Operations::None, received: Operations::None }];
     for it in has {
@@ -522,7 +530,7 @@ fn dealings(me: usize, first: usize, has: &[Between]) -> Vec<Dealings> {
     all
 }
 
-/// Passes this rank's abort word on to the device, where kernels poll it; and watches for kernels that wait in vain.
+/// Passes this rank's abort word on to the device, where kernels poll it, and watches for waits that can never end.
 struct Watcher {
     own: Abort,
     doorbell: Doorbell,
@@ -538,13 +546,13 @@ impl Watcher {
         let (own, doorbell, seat) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.seat.clone());
         let stop = watcher.stop.clone();
         let run = move || {
-            // Relaxed: the words say all there is.
+            // Relaxed: the words themselves are all the information.
             let over = || own.get().is_some() || stop.load(Ordering::Relaxed);
             while !doorbell.sleep(over, StallWatch::PERIOD) {
                 stalls.look(&seat);
             }
             if let Some(cause) = own.get() {
-                // Where the device is gone, its kernels are too.
+                // If the device is gone, so are its kernels.
                 _ = seat.give_up(cause.to_word());
             }
         };
@@ -579,12 +587,12 @@ mod tests {
 
     #[test]
     fn a_launch_that_only_gives_credits_has_dealings_with_their_receiver() {
-        // Rank 0 signals `recv.head` of rank 1, and waits for nothing of it.
+        // Rank 0 signals `recv.head` of rank 1, and waits for nothing from it.
         let none = Operations::None;
         let with = |peer, sent, received| Dealings { peer, sent, received };
         let found = dealings(0, 2, &[between(1, 0, None)]);
         assert_eq!(found, [with(2, none, none), with(1, none, Operations::Credits)]);
-        // Data says more than credits, whichever stands first.
+        // Data takes precedence over credits, in either order.
         for has in [[None, Some(7)], [Some(7), None]] {
             let has = has.map(|operation| between(1, 0, operation));
             assert_eq!(dealings(0, 1, &has), [with(1, none, Operations::One(7))]);

@@ -1,4 +1,5 @@
-//! The transport of ranks on one machine: every rank's segment, cut as [`layout`](crate::transport::layout) says, mapped by all.
+//! The transport of ranks on one machine: every rank maps every rank's segment, which is cut as
+//! [`layout`](crate::transport::layout) says.
 
 use super::Transport;
 use super::window::{WindowCall, WindowParts};
@@ -18,31 +19,32 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How large a [`ShmTransport`] is. The same on all ranks.
+/// The sizes of a [`ShmTransport`]. The same on all ranks.
 ///
-/// What is `None` is chosen by the number of ranks: [`geometry`](ShmOptions::geometry) says what, and that all segments of a machine stay
-/// within [`DEFAULT_TOTAL`](crate::transport::DEFAULT_TOTAL).
+/// Options that are `None` depend on the number of ranks. [`geometry`](ShmOptions::geometry) returns the values, for
+/// which all segments of a machine stay within [`DEFAULT_TOTAL`](crate::transport::DEFAULT_TOTAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmOptions {
-    /// Bytes of staging that each sender has at each receiver. Up to 7 ranks 16 MiB, at 64 ranks 128 KiB.
+    /// Staging bytes of each sender at each receiver. Default: 16 MiB for up to 7 ranks, 128 KiB for 64 ranks.
     pub per_peer_bytes: Option<usize>,
-    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging. Up to 7 ranks 8, from 12 ranks on 2.
+    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging. Default: 8 for up to 7
+    /// ranks, 2 from 12 ranks on.
     pub max_blocks_per_peer: Option<usize>,
-    /// Slots of a block: the largest depth of a pipeline. 64, where there are very many ranks fewer.
+    /// Slots of a block: the largest depth of a pipeline. Default: 64, or fewer with very many ranks.
     pub max_slots: Option<usize>,
     /// Copies a role may have; the CPU engine uses 1.
     pub max_copies: usize,
-    /// Bytes of packets that each sender has at each receiver; half of them carry data. `Some(0)`: no packets. Up to 7 ranks 256 KiB, at 64
-    /// ranks 64 KiB.
+    /// Packet bytes of each sender at each receiver; half of them carry data. `Some(0)` means no packets. Default: 256
+    /// KiB for up to 7 ranks, 64 KiB for 64 ranks.
     pub packet_bytes: Option<usize>,
     /// True to enter all pages into the page tables immediately rather than at first touch. May differ between ranks;
     /// if ranks are threads, rank 0's value counts.
     pub populate: bool,
 }
 
-/// 2 MiB of staging for a block: 32 slots of 64 KiB, 64 of 32; and 32 KiB of packets: 8 messages of 2 KiB. One thread runs all blocks, so
-/// fewer of them cost nothing, but an all-reduce in two phases takes two. Slots of less than 4 KiB are not worth their signals, and packets
-/// are chosen up to 512 bytes.
+/// A block has 2 MiB of staging (32 slots of 64 KiB, or 64 of 32 KiB) and 32 KiB of packets (8 messages of 2 KiB). One
+/// thread runs all blocks, so fewer of them cost nothing, but a two-phase all-reduce needs two. Slots of less than 4
+/// KiB are not worth their signals, and packets are chosen for up to 512 bytes.
 const SIZES: Sizes = Sizes {
     blocks: 8,
     least_blocks: 2,
@@ -57,7 +59,7 @@ const SIZES: Sizes = Sizes {
 };
 
 impl Default for ShmOptions {
-    /// Everything by the number of ranks; pages of threads that are never used take no memory.
+    /// All sizes by the number of ranks. If ranks are threads, pages that are never used take no memory.
     fn default() -> Self {
         ShmOptions {
             per_peer_bytes: None,
@@ -71,7 +73,7 @@ impl Default for ShmOptions {
 }
 
 impl ShmOptions {
-    /// What a world of `world_size` ranks comes to.
+    /// The sizes in a world of `world_size` ranks.
     ///
     /// ```
     /// use tilewire::link::ShmOptions;
@@ -94,10 +96,10 @@ impl ShmOptions {
     }
 }
 
-/// Memory and signals between ranks that are threads or processes of one machine.
+/// Memory and signals between ranks that are threads or processes on one machine.
 ///
-/// One collective call makes it, the user holds it. Dropping it without [`close`](ShmTransport::close) is no error: a peer that still uses
-/// this rank's segment keeps it until it lets go.
+/// One collective call makes it, and the user holds it. Dropping it without [`close`](ShmTransport::close) is not an
+/// error: a peer that still uses this rank's segment keeps it alive.
 ///
 /// ```
 /// use tilewire::World;
@@ -124,13 +126,13 @@ pub struct ShmTransport {
     watch: Watch,
 }
 
-/// The memories of all ranks, in rank order: each is a bank of a kernel's parameter, so a kernel can choose the peer.
+/// The memories of all ranks, in rank order. Each is a bank of a kernel's parameter, so a kernel can choose the peer.
 ///
-/// All banks of one kind have one size. Slots lie [`PeerEndpoint::SLOT_STRIDE`] bytes apart and are numbered as
-/// [`Layout::slot_index`] and [`Layout::block_index`] say. Staging and packets begin on a page.
+/// All banks of one kind have the same size. Slots lie [`PeerEndpoint::SLOT_STRIDE`] bytes apart and are numbered as
+/// [`Layout::slot_index`] and [`Layout::block_index`] say. Staging and packets begin at a page boundary.
 #[derive(Clone, Debug)]
 pub struct PeerTable {
-    /// All staging of each rank; what `sender` has of it is [`PeerTable::staging_offset`].
+    /// All staging of each rank. A sender's part begins at [`PeerTable::staging_offset`].
     pub staging: Vec<Memory>,
     /// All packets of each rank.
     pub packets: Vec<Memory>,
@@ -140,15 +142,15 @@ pub struct PeerTable {
     pub starts: Memory,
 }
 
-/// Bytes of a huge page, on most machines.
+/// Size of a huge page on most machines.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// The number of the next rendezvous of this process.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 impl ShmTransport {
-    /// Makes a transport. Collective: every rank of the world calls it, with the same options; when they differ in anything,
-    /// the library's version included, every rank gets an error that names the ranks and the values.
+    /// Makes a transport. Collective: every rank of the world calls it with the same options. If anything differs,
+    /// including the library's version, every rank gets an error that names the ranks and the values.
     pub fn rendezvous(world: &World, options: ShmOptions) -> Result<ShmTransport, TransportError> {
         let (world, deadline) = (Shared::of(world), world.deadline());
         let geometry = options.geometry(world.size());
@@ -157,7 +159,7 @@ impl ShmTransport {
             Ok(layout) => (Some(layout), None),
             Err(objection) => (None, Some(objection)),
         };
-        // Relaxed: only its being different each time matters.
+        // Relaxed: it only has to differ each time.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let said = Parameters::new("shm")
             .with("per_peer_bytes", geometry.per_peer_bytes)
@@ -170,7 +172,7 @@ impl ShmTransport {
             .agree(&world, &["serial"], deadline)?;
         let layout = layout.expect("whoever has no layout objects");
         let serial = said[0].last().expect("the serial is the last value").clone();
-        // A huge page would hold the parts of several peers.
+        // If the parts are smaller, a huge page would hold those of several peers.
         let huge_pages = geometry.per_peer_bytes >= HUGE_PAGE;
         let pages = SegmentOptions { populate: options.populate, huge_pages, ..SegmentOptions::default() };
         let made = world
@@ -184,9 +186,10 @@ impl ShmTransport {
         Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, door, watch })
     }
 
-    /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
+    /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
+    /// segment again.
     ///
-    /// A broken transport is let go at once, with its cause as error: there may be nobody left to wait for.
+    /// A broken transport is released immediately, with its cause as the error: there may be nobody left to wait for.
     pub fn close(self) -> Result<(), TransportError> {
         self.desk.closed()?;
         let deadline = self.desk.world.deadline();
@@ -198,18 +201,19 @@ impl ShmTransport {
         self.desk.check()
     }
 
-    /// Whether a rank died, or marked the transport broken. Its counters are undefined then, and only a new rendezvous recovers.
+    /// True if a rank died or marked the transport broken. Its counters are then undefined, and only a new rendezvous
+    /// recovers.
     pub fn is_broken(&self) -> bool {
         self.broken().is_some()
     }
 
-    /// Ends the waits of all ranks on this transport and makes every later call on any of them fail with the cause, the first one if
-    /// there are several.
+    /// Ends the waits of all ranks on this transport, and makes every later call on any of them fail with the cause. If
+    /// there are several causes, the first one counts.
     pub fn mark_broken(&self, cause: Cause) {
         self.segments.abort_all(self.desk.first(cause));
     }
 
-    /// Where things lie in every rank's segment.
+    /// The layout of every rank's segment.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -219,36 +223,36 @@ impl ShmTransport {
         &self.table
     }
 
-    /// The memory below: abort words, doorbells and every rank's segment.
+    /// The underlying memory: abort words, doorbells and every rank's segment.
     pub fn segments(&self) -> &SegmentSet {
         &self.segments
     }
 
-    /// What all ranks wait for.
+    /// What each rank is waiting for.
     pub fn status(&self) -> &Status {
         &self.desk.status
     }
 
-    /// The ranks that have already let go of the transport; for ranks that are threads, those whose closure has ended.
+    /// The ranks that have already let go of the transport. For ranks that are threads: those whose closure has ended.
     pub fn departures(&self) -> &Departures {
         &self.desk.departures
     }
 
-    /// The abort word of this rank: what its waits poll.
+    /// This rank's abort word, which its waits poll.
     pub fn abort(&self) -> Abort {
         self.desk.abort.clone()
     }
 
-    /// The doorbell of a rank: to be rung after a signal to it, or to sleep on if it is this rank's.
+    /// The doorbell of a rank. Ring it after a signal to that rank; sleep on it if it is this rank's.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn doorbell(&self, rank: Rank) -> Doorbell {
         self.segments.doorbell(rank.index())
     }
 
-    /// Names a buffer of this rank to code that takes one number: the address of a [`LocalBuffer`], valid until it is deregistered
-    /// or the transport is gone. The memory stays alive as long.
+    /// Names a buffer of this rank for code that takes a single number: the address of a [`LocalBuffer`], valid until
+    /// it is deregistered or the transport is gone. The memory stays alive that long.
     ///
     /// ```
     /// # use tilewire::link::{ShmOptions, ShmTransport};
@@ -267,12 +271,12 @@ impl ShmTransport {
         self.buffers.register(memory)
     }
 
-    /// What a handle names.
+    /// The buffer that a handle names.
     pub fn local_buffer(&self, handle: u64) -> Result<LocalBuffer, LocalBufferError> {
         self.buffers.buffer(handle)
     }
 
-    /// Lets go of a buffer. Its handle is never given out again by this transport, and using it again is an error.
+    /// Lets go of a buffer. This transport never reuses its handle, and using the handle again is an error.
     pub fn deregister_local_buffer(&self, handle: u64) -> Result<(), LocalBufferError> {
         self.buffers.deregister(handle)
     }
@@ -314,11 +318,12 @@ impl Transport for ShmTransport {
         self.desk.tell(ticket, card)
     }
 
-    /// When the transport breaks it looks once more, so that a card that was told before is heard. That ends immediately if the store
-    /// answers, and otherwise within about two seconds. If it did not answer, no later call on the broken transport looks again.
+    /// If the transport breaks, this looks once more, so that a card told before that is still heard. The look ends
+    /// immediately if the store answers, and otherwise within about two seconds. If the store did not answer, no later
+    /// call on the broken transport looks again.
     ///
-    /// After [`NotMet`](TransportError::NotMet) the other ranks still see that this one waits. Break the transport and then call
-    /// [`Status::goes_on`], as the collectives do.
+    /// After [`NotMet`](TransportError::NotMet) the other ranks still see this one as waiting. Break the transport and
+    /// then call [`Status::goes_on`], as the collectives do.
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         self.desk.hear(ticket, deadline)
     }
@@ -334,7 +339,7 @@ impl Transport for ShmTransport {
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         self.check()?;
         call.agree(&self.desk, |world, bytes| {
-            // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
+            // These segments' sockets are closed here: the transport's own monitor notices when a peer dies.
             let segments = world.segments("window", bytes, SegmentOptions::default(), world.deadline())?;
             Ok((0..world.size()).map(|rank| Some(segments.segment(rank))).collect())
         })
@@ -360,7 +365,7 @@ impl PeerTable {
     fn new(layout: &Layout, segments: &SegmentSet) -> PeerTable {
         let area = |rank: usize, range: Range<usize>| segments.segment(rank).part(range.start, range.len());
         let ranks = || 0..segments.world_size();
-        // As in endpoints: one side may use the table where the other uses its endpoint.
+        // As in endpoints, because one side may use the table while the other uses its endpoint.
         let all = |credits| Purpose::AllRanks { ranks: segments.world_size() as u32, credits };
         let data = |rank: usize, range: Range<usize>| area(rank, range).for_purpose(all(false));
         let credits = |rank: usize, range: Range<usize>| area(rank, range).for_purpose(all(true));
@@ -384,12 +389,12 @@ impl PeerTable {
         self.slots.iter().map(|of_rank| kind(of_rank).clone()).collect()
     }
 
-    /// Where the bytes of a sender begin in every bank of `staging`.
+    /// The offset of a sender's bytes in every bank of `staging`.
     pub fn staging_offset(&self, sender: Rank) -> usize {
         sender.index() * (self.staging[0].bytes() / self.staging.len())
     }
 
-    /// Where the packets of a sender begin in every bank of `packets`.
+    /// The offset of a sender's packets in every bank of `packets`.
     pub fn packet_offset(&self, sender: Rank) -> usize {
         sender.index() * (self.packets[0].bytes() / self.packets.len())
     }

@@ -1,8 +1,8 @@
 //! Windows: tensors that peers write in one hop, without staging.
 //!
-//! **Why a window allocates.** The memory of an ordinary tensor is kept alive by handles that never leave their thread, and, where
-//! ranks are processes, nobody else can map it. A peer's handle could neither keep it alive nor reach it. So a window makes its
-//! tensor itself, in a segment, which every rank's handle keeps alive for itself.
+//! **Why a window allocates.** The memory of an ordinary tensor is kept alive by handles that never leave their thread.
+//! If ranks are processes, no other rank can map it. A peer's handle could neither keep it alive nor reach it. So a
+//! window allocates its tensor itself, in a segment that every rank's handle keeps alive independently.
 
 use super::Transport;
 use crate::tensor::{Element, Memory, Tensor, Type};
@@ -13,7 +13,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A tensor of every rank that every rank can write.
+/// A tensor on every rank that every rank can write.
 ///
 /// ```
 /// use tilewire::World;
@@ -32,31 +32,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// The handles keep the memory alive, on every rank for itself: a window may be dropped at any time, in any order.
+/// Each rank's handle keeps the memory alive independently: a window may be dropped at any time, in any order.
 pub struct Window<T: Element> {
     tensor: Tensor<T>,
     peers: Vec<Option<Memory>>,
-    /// Which window of rank 0 it is: so that two sides that mean different ones do not take one for the other.
+    /// The number that rank 0 gave it, so that two sides cannot confuse two different windows.
     number: String,
 }
 
-/// A rank's call for a window: what [`Transport::window_memory`] is asked for.
+/// A rank's request for a window, for [`Transport::window_memory`].
 #[derive(Clone, Debug)]
 pub struct WindowCall {
-    /// The call in words, with the user's line.
+    /// Describes the call, with the user's line.
     pub what: String,
-    /// The type of an element; the same on all ranks.
+    /// The element type, the same on all ranks.
     pub ty: Type,
-    /// Elements of this rank's window; ranks may differ.
+    /// Elements of this rank's window. Ranks may differ.
     pub len: usize,
 }
 
-/// What a transport gives for a window.
+/// The parts of a window, as a transport provides them.
 #[derive(Clone, Debug)]
 pub struct WindowParts {
-    /// What names this window on all ranks, so that two sides that mean different ones do not take one for the other.
+    /// Names this window on all ranks, so that two sides cannot confuse two different windows.
     pub number: String,
-    /// The window of every rank, in rank order, as this rank reaches it. `None` where it cannot; never this rank's own in its place.
+    /// The window of every rank, in rank order, as this rank reaches it. `None` where it cannot; never this rank's own
+    /// memory instead.
     pub peers: Vec<Option<Memory>>,
 }
 
@@ -64,7 +65,8 @@ pub struct WindowParts {
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl WindowCall {
-    /// Agrees with all ranks of a desk on a window, and makes it: `space` gives memory of every rank, all of one size.
+    /// Agrees with all ranks of a desk on a window, and makes it. `space` returns memory of every rank, all of one
+    /// size.
     pub(super) fn agree(
         &self,
         desk: &Desk,
@@ -77,7 +79,7 @@ impl WindowCall {
         let said = Parameters::new("window")
             .with("transport", &desk.name)
             .with("element type", ty)
-            // Relaxed: only its being different each time matters.
+            // Relaxed: it only has to differ each time.
             .with("number", NUMBER.fetch_add(1, Ordering::Relaxed))
             .with("length", len)
             .object((!fits(*len)).then_some(TransportError::TooLarge))
@@ -85,13 +87,13 @@ impl WindowCall {
         let said = gathering.agreed(said)?;
         let number = said[0][said[0].len() - 2].clone();
         let lens = said.iter().enumerate().map(|(rank, values)| {
-            // Every rank of this version has checked its own length; another rank's is checked here.
+            // Every rank of this version has checked its own length. Other ranks' lengths are checked here.
             let len = values.last().and_then(|len| len.parse::<usize>().ok()).filter(|len| fits(*len));
-            let what = || format!("it says a length of {:?}", values.last());
+            let what = || format!("it announced a length of {:?}", values.last());
             len.ok_or_else(|| TransportError::Peer { rank: Rank::new(rank as u32), what: what() })
         });
         let lens = lens.collect::<Result<Vec<usize>, _>>()?;
-        // Segments are of one size.
+        // All segments have the same size.
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
         let space = world.all_have("window", space(world, bytes), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
@@ -100,28 +102,29 @@ impl WindowCall {
 }
 
 impl<T: Element> Window<T> {
-    /// Makes a window of `len` zeros. Collective: every rank of the transport calls it, with the same element type; the lengths may
-    /// differ.
+    /// Makes a window of `len` zeros. Collective: every rank of the transport calls it with the same element type. The
+    /// lengths may differ.
     ///
-    /// Host access to the tensor is atomic, element by element: a peer may be writing. What tells that it has finished is the
-    /// signal that follows the bytes (`DONE` of `direct`), and a wait for that is inside a launch.
+    /// Host access to the tensor is atomic per element, since a peer may be writing. The signal that follows the bytes
+    /// (`DONE` of `direct`) tells that the peer has finished, and only a launch can wait for it.
     ///
-    /// A rank that launches instead, asks for no window or closes is found, within about a second: that is an error on all ranks
-    /// ([`TransportError::Judged`]) which names the calls and their lines.
+    /// If a rank launches or closes instead, or asks for no window, this is detected within about a second. All ranks
+    /// then get an error ([`TransportError::Judged`]) that names the calls and their lines.
     #[track_caller]
     pub fn allocate(transport: &dyn Transport, len: usize) -> Result<Window<T>, TransportError> {
         let what = format!("Window::allocate of {len} {} at {}", T::TYPE, Location::caller());
         let WindowParts { number, peers } = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
         let rank = transport.rank();
         let own = peers.get(rank.index()).and_then(Clone::clone);
-        // Host access to what peers write is atomic, and only shared memory says that it must be.
+        // Host access to memory that peers write must be atomic, and tensors use atomics only for shared memory.
         let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
         Ok(Window { tensor: Tensor::over(own, len), peers, number })
     }
 
-    /// A window on the ranks that one thread plays, by [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks).
+    /// A window on the ranks of [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks), which one thread
+    /// plays.
     #[cfg(feature = "cuda")]
     pub fn on_virtual_ranks(ranks: &[super::NvlTransport], len: usize) -> Result<Vec<Window<T>>, TransportError> {
         let bytes = len.checked_mul(T::TYPE.size()).ok_or(TransportError::TooLarge)?;
@@ -139,14 +142,14 @@ impl<T: Element> Window<T> {
         Ok(peers.iter().flatten().map(window).collect())
     }
 
-    /// A window of one thread's tensors, which plays all ranks: for kernels that are traced and never launched.
+    /// A window over tensors of one thread that plays all ranks, for kernels that are traced and never launched.
     #[cfg(feature = "check")]
     pub(crate) fn of_tensors(tensors: &[Tensor<T>], rank: Rank) -> Window<T> {
         let peers = tensors.iter().map(|tensor| Some(tensor.memory().clone())).collect();
         Window { tensor: tensors[rank.index()].clone(), peers, number: "rehearsed".to_string() }
     }
 
-    /// What names this window on all ranks.
+    /// Names this window on all ranks.
     pub fn number(&self) -> &str {
         &self.number
     }
@@ -156,10 +159,10 @@ impl<T: Element> Window<T> {
         &self.tensor
     }
 
-    /// The window of a rank, as this rank reaches it; `None` where it cannot.
+    /// The window of a rank, as this rank reaches it. `None` if it cannot.
     ///
     /// # Panics
-    /// When there is no such rank.
+    /// If there is no such rank.
     pub fn peer(&self, rank: Rank) -> Option<&Memory> {
         self.peers[rank.index()].as_ref()
     }
@@ -169,8 +172,8 @@ impl<T: Element> Window<T> {
         &self.peers
     }
 
-    /// The windows of all ranks, in rank order, as banks of a kernel's parameter, which must all have one length. `None` where this rank
-    /// cannot reach one of them.
+    /// The windows of all ranks, in rank order, as banks of a kernel's parameter, which must all have the same length.
+    /// `None` if this rank cannot reach one of them.
     pub fn banks(&self) -> Option<Vec<Memory>> {
         self.peers.iter().cloned().collect()
     }

@@ -1,15 +1,15 @@
 //! Collectives without a wire: all ranks on one thread, so that the checker can have every rank's kernel.
 //!
-//! - **In**: the constants of a transport. **Out**: a [`RehearsalRank`] for each rank, which collectives take as their link and
-//!   schedules as their transport; their traced kernels share memory as those of a real transport do. Nothing is ever launched.
-//! - **Invariants**: the memory between ranks lies as [`Layout`] says, as in every transport of this crate.
+//! - **In**: the constants of a transport. **Out**: a [`RehearsalRank`] for each rank, which collectives and schedules
+//!   take as their transport. The traced kernels share memory as on a real transport. Nothing is ever launched.
+//! - **Invariants**: the memory between ranks is laid out by [`Layout`], as in every transport of this crate.
 //! - **Must not know**: engines, and what the checker does with it.
 //!
 //! ```
 //! use tilewire::rehearsal::Rehearsal;
 //! use tilewire::{Rank, Tensor, sendrecv};
 //!
-//! // Once for each rank, as a program would: made anew for every launch they would hide what one launch does to the next.
+//! // Once per rank, as in a program: new tensors in every launch would hide what one launch does to the next.
 //! let tensors = || -> Vec<Tensor<f32>> { (0..2).map(|_| Tensor::zeros(102)).collect() };
 //! let (x, y) = (tensors(), tensors());
 //! let report = Rehearsal::small(2, 1).check(3, |link, launch| {
@@ -46,24 +46,24 @@ impl Rehearsal {
     /// A world with these constants.
     ///
     /// # Panics
-    /// When its memory does not fit the address space.
+    /// If its memory does not fit the address space.
     pub fn new(geometry: Geometry) -> Rehearsal {
         let layout = Layout::new(geometry).expect("the layout fits the address space");
         let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
         Rehearsal { layout, segments, copies: 1, settings: Settings::default() }
     }
 
-    /// Has this many copies of roles take slots in turn, as transports between GPUs do.
+    /// Makes this many copies of a role take slots alternately, as transports between GPUs do.
     ///
     /// # Panics
-    /// When it is 0, or the geometry has counters for fewer.
+    /// If it is 0, or the geometry has counters for fewer copies.
     pub fn with_copies(self, copies: usize) -> Rehearsal {
         let most = self.layout.geometry().max_copies;
         assert!((1..=most).contains(&copies), "{copies} copies: the geometry has counters for 1 to {most}");
         Rehearsal { copies: copies as u32, ..self }
     }
 
-    /// Has [`Rehearsal::check`] check in another way than by default.
+    /// Uses these settings in [`Rehearsal::check`] instead of the default ones.
     pub fn settings(self, settings: Settings) -> Rehearsal {
         Rehearsal { settings, ..self }
     }
@@ -73,7 +73,7 @@ impl Rehearsal {
     pub fn small(ranks: usize, blocks: usize) -> Rehearsal {
         Rehearsal::new(Geometry {
             world_size: ranks,
-            // A ring of many ranks has two slots of 64 bytes for each.
+            // A ring of many ranks has two slots of 64 bytes for each rank.
             per_peer_bytes: 2048.max(128 * ranks) * blocks,
             max_blocks_per_peer: blocks,
             max_slots: 8,
@@ -82,7 +82,7 @@ impl Rehearsal {
         })
     }
 
-    /// A plan of launches: `trace` gives the kernel of a rank in a launch, whether of a collective or of one's own.
+    /// A plan of launches. `trace` returns the kernel of a rank in a launch: a collective's, or your own.
     pub fn plan<E>(
         &self,
         launches: usize,
@@ -97,9 +97,8 @@ impl Rehearsal {
         Ok(plan)
     }
 
-    /// Checks such a plan as [`Plan::verify`] does, with [`Rehearsal::settings`]: the one line for a user's own test.
-    /// To specify the tensors' contents before and after each launch, make a [`Rehearsal::plan`] and see
-    /// [`Plan::expect`].
+    /// Checks such a plan as [`Plan::verify`] does, with [`Rehearsal::settings`]: one line in a user's test. To specify
+    /// the tensors' contents before and after each launch, make a [`Rehearsal::plan`] and see [`Plan::expect`].
     ///
     /// Make tensors once for each rank, outside of `trace`. Tensors made in `trace` are new in every launch, so nothing
     /// can overwrite data that an earlier launch still reads, and such bugs stay hidden.
@@ -111,7 +110,7 @@ impl Rehearsal {
         Ok(self.plan(launches, trace)?.verify(&self.settings))
     }
 
-    /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2¹⁶.
+    /// Makes the next packet message between any two ranks number `number`, a multiple of 8: flags repeat after 2¹⁶.
     pub fn at_message(&self, number: u64) {
         let Geometry { world_size, max_blocks_per_peer, .. } = *self.layout.geometry();
         for segment in self.segments.iter() {
@@ -146,7 +145,7 @@ impl RehearsalRank {
         self.rank.number()
     }
 
-    /// This rank's window over tensors of all ranks, in rank order: what [`Window::allocate`] gives on a transport.
+    /// This rank's window over tensors of all ranks, in rank order, like that of [`Window::allocate`] on a transport.
     ///
     /// ```
     /// use tilewire::rehearsal::Rehearsal;
@@ -161,13 +160,13 @@ impl RehearsalRank {
     /// ```
     ///
     /// # Panics
-    /// When there is not one tensor for each rank.
+    /// If there is not one tensor for each rank.
     pub fn window<T: Element>(&self, tensors: &[Tensor<T>]) -> Window<T> {
         assert_eq!(tensors.len(), self.world_size(), "a window has one tensor for each rank");
         Window::of_tensors(tensors, self.rank)
     }
 
-    /// The next rank round the ring, and the one before.
+    /// The next and the previous rank in the ring.
     pub fn neighbours(&self) -> (Rank, Rank) {
         let ranks = self.world_size();
         (self.rank.after(1, ranks), self.rank.after(ranks - 1, ranks))

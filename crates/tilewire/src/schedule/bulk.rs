@@ -215,7 +215,8 @@ pub(crate) fn send_bulk_any<'t>(
     pipeline.end(steps);
 }
 
-/// Receives this block's tiles as [`recv_tiles`](super::recv_tiles) does, by bulk copies into scratch. `consume` finds its tile there.
+/// Receives this block's tiles as [`recv_tiles`](super::recv_tiles) does, by bulk copies into scratch, where `consume`
+/// finds its tile.
 #[track_caller]
 pub fn recv_bulk<'t, R: Regs>(
     r: &RoleCtx<'t>,

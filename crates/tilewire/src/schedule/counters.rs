@@ -1,5 +1,5 @@
-//! The counters a role keeps for itself across launches: it reads them first and stores them last, so that a launch needs nothing
-//! from the host and may be replayed.
+//! The counters a role keeps for itself across launches. It reads them first and stores them last, so a launch needs
+//! nothing from the host and may be replayed.
 
 use super::peer::Peer;
 use crate::hook::{RoleCtx, Value, View};
@@ -11,12 +11,12 @@ pub(super) struct Counters<'t> {
     words: View<'t, u64>,
     /// First word of the line.
     line: Value<'t, i64>,
-    /// Lines from there on that are stored to.
+    /// Number of lines to store to, starting there.
     lines: u32,
 }
 
 impl<'t> Counters<'t> {
-    /// The line of this role, in a kernel of `blocks` blocks of which a transport has room for `max_blocks`.
+    /// The line of this role for `block`, in a transport with room for `shape.max_blocks` blocks.
     pub(super) fn of(r: &RoleCtx<'t>, peer: &Peer<'t>, block: Value<'t, i64>, side: Side, shape: Shape) -> Self {
         let words = peer.starts();
         let per_line = LINE / 8;
@@ -43,25 +43,25 @@ impl<'t> Counters<'t> {
     }
 }
 
-/// What the place of a line depends on.
+/// Determines the position of a line.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub max_blocks: usize,
     pub keeps: Keeps,
 }
 
-/// Whose counters a role reads and stores. Those of all copies of a role are equal between launches.
+/// Selects the counters a role reads and stores. All copies of a role have equal counters between launches.
 #[derive(Clone, Copy)]
 pub(super) enum Keeps {
-    /// The only ones.
+    /// The only counters there are.
     One,
     /// Those of this copy of the role.
     OfCopy,
-    /// One role takes the steps of this many copies: it reads the first copy's counters, and stores them all.
+    /// One role takes the steps of this many copies: it reads the first copy's counters, and stores to all.
     OfAll(u32),
 }
 
-/// This block's number; a constant where there is one block.
+/// This block's number, a constant if there is only one block.
 pub(super) fn block_of<'t>(r: &RoleCtx<'t>, blocks: usize) -> Value<'t, i64> {
     if blocks == 1 { r.constant(0i64) } else { r.block() }
 }

@@ -29,7 +29,7 @@ pub fn send_direct<'t, R: Regs>(
     send_direct_any(r, peer, (max_blocks, R::TYPES[0]), tiling, &|at| R::erase(produce(at)));
 }
 
-/// [`send_direct`] of values of this type.
+/// [`send_direct`] with the given type.
 #[track_caller]
 pub(crate) fn send_direct_any<'t>(
     r: &RoleCtx<'t>,
@@ -57,7 +57,7 @@ pub(crate) fn send_direct_any<'t>(
     counters.set(StartWord::Direct, next);
 }
 
-/// The first byte of a position of a window.
+/// The first byte of a position in a window.
 pub(super) fn byte_of<'t>(pos: Value<'t, i64>, size: usize) -> Value<'t, i64> {
     if size == 1 { pos } else { pos * size as i64 }
 }

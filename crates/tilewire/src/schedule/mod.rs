@@ -7,12 +7,12 @@
 //! ```
 //! - **In**: a role of a kernel, a [`Peer`], a [`Tiling`], a closure for one element. **Out**: the IR of one leg
 //!   of a transfer.
-//! - **Invariants**: both sides of a transfer run the same number of steps, so counters never travel: each side adds its steps
-//!   to its own, and stores the sum last. A slot is written only after its last content was credited. Nothing here differs between
-//!   engines.
-//! - **Must not know**: devices and wires. What is specific to a link is behind [`Reach`].
+//! - **Invariants**: both sides of a transfer run the same number of steps, so counters never travel: each side adds
+//!   its steps to its own counter, and stores the sum last. A slot is written only after its last content was credited.
+//!   Nothing here differs between engines.
+//! - **Must not know**: devices and wires. Everything specific to a link is behind [`Reach`].
 //!
-//! A schedule of one's own is made of the same parts: `examples/05_ring_all_gather.rs` forwards tiles round a ring,
+//! Your own schedule can use the same parts: `examples/05_ring_all_gather.rs` forwards tiles round a ring, and
 //! `examples/06_own_kernel_from_raw_ops.rs` needs only the memories of an endpoint.
 //!
 //! | file | holds |

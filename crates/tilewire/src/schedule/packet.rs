@@ -29,8 +29,7 @@ use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
 
 /// Credits are given for half of the messages that may be in flight.
 const HALF: u64 = PACKET_DEPTH as u64 / 2;
-/// Flags are message numbers modulo this power of two. The message number takes these bits of a flag, beside the
-/// operation's.
+/// Flags are message numbers modulo this power of two. These are the message's bits of a flag, beside the operation's.
 const FLAGS: u64 = 1 << 16;
 /// Set in every flag, so that no flag is 0.
 const NOT_ZERO: u32 = 1 << 31;
@@ -72,8 +71,8 @@ struct Message<'t> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
     number: Value<'t, u64>,
-    /// The number of the next message. Computed early rather than where it is used: work done before the packets arrive
-    /// overlaps with their flight.
+    /// The number of the next message. Computed before the packets are awaited, although it is needed only afterwards:
+    /// work done before that wait overlaps with their flight.
     next: Value<'t, u64>,
     flag: Value<'t, u32>,
     /// Its first packet.
@@ -123,7 +122,7 @@ impl<'t> Message<'t> {
         (self.number & (HALF - 1)).eq(0)
     }
 
-    /// Waits for the credit of the last message that had to check. With `asking`, that is this one.
+    /// Waits for the credit that the last message to check must have. With `asking`, that is this message.
     fn wait_free(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, asking: bool) {
         let number = if asking { self.number } else { self.number & !(HALF - 1) };
         let wrapped = (number & (FLAGS - 1)).eq(0);
@@ -398,7 +397,7 @@ impl<'t> Taken<'t> {
     }
 }
 
-/// The parts of a block's elements, one after the other in the role's scratch. Each part begins at a word boundary.
+/// The parts of a block's elements, one after the other in the role's scratch. Each part begins on a word boundary.
 pub(super) struct Packed<'t> {
     bytes: Region<'t>,
     types: &'static [Type],

@@ -3,7 +3,7 @@
 //! ```text
 //!  slot   ├ part 0 of all elements ┤├ part 1 of all elements ┤ …      each part begins on 64 bytes
 //! ```
-//! The last of several parts may be shared by groups of neighbours (a scale): then it lies there once for each group.
+//! The last of several parts may be shared by groups of neighbours (a scale). It is then stored once per group.
 
 use super::peer::Peer;
 use crate::hook::{self, Payload, Value};
@@ -17,7 +17,7 @@ use crate::ir::Type;
 /// let types = &[Type::F8E4M3, Type::F32];
 /// let packing = Packing::new(types, 100);
 /// assert_eq!((packing.offset(0), packing.offset(1), packing.bytes()), (0, 128, 128 + 448));
-/// // As many as fit into 64 KiB, a multiple of 1024 where there are so many:
+/// // As many as fit into 64 KiB, a multiple of 1024 if that many fit:
 /// assert_eq!(Packing::fitting(types, 64 << 10).unwrap().elements(), 12 << 10);
 /// // With a scale for every 128:
 /// assert_eq!(Packing::fitting_shared(types, 128, 64 << 10).unwrap().elements(), 61 << 10);
@@ -38,15 +38,15 @@ impl Packing {
         Packing { types, elements, last_per: 1 }
     }
 
-    /// The same packing with a last part shared by groups of `group` neighbours and stored once per group. The
-    /// positions of a tile must begin with a group. A single part is never shared.
+    /// The same packing with a last part shared by groups of `group` neighbours and stored once per group. Every tile
+    /// must begin with a new group. A single part is never shared.
     pub const fn last_per(self, group: usize) -> Packing {
         let last_per = if self.types.len() > 1 && group > 1 { group } else { 1 };
         Packing { last_per, ..self }
     }
 
-    /// The most elements that fit into a slot, rounded down so that groups of neighbours stay together: to a multiple of 1024, or of 64
-    /// where fewer fit. `None` where not one fits.
+    /// The most elements that fit into a slot, rounded down so that groups of neighbours stay together: to a multiple
+    /// of 1024, or of 64 if fewer fit. `None` if not even one fits.
     pub fn fitting(types: &'static [Type], slot_bytes: usize) -> Option<Packing> {
         Packing::fitting_shared(types, 1, slot_bytes)
     }
@@ -58,7 +58,7 @@ impl Packing {
         let group = of(1).last_per;
         // A single part may fill the slot to its last byte.
         let slack = if types.len() > 1 { types.len() * Self::ALIGN } else { 0 };
-        // Bytes of a group: of one element where nothing is shared.
+        // Bytes of a group, which is one element if nothing is shared.
         let bytes = |ty: &Type| ty.size() * group;
         let all: usize = types.iter().map(bytes).sum();
         let shared = if group > 1 { types.last().map_or(0, |ty| bytes(ty) - ty.size()) } else { 0 };
@@ -74,12 +74,12 @@ impl Packing {
         self.types
     }
 
-    /// How many elements there is room for.
+    /// Capacity in elements.
     pub const fn elements(&self) -> usize {
         self.elements
     }
 
-    /// Where a part begins.
+    /// The first byte of a part.
     pub fn offset(&self, part: usize) -> usize {
         (0..part).map(|part| (self.types[part].size() * self.count(part)).next_multiple_of(Self::ALIGN)).sum()
     }
@@ -95,12 +95,12 @@ impl Packing {
         (0..self.types.len()).map(bytes).fold(0, usize::saturating_add)
     }
 
-    /// How many of a part there are.
+    /// Number of stored values of a part.
     fn count(&self, part: usize) -> usize {
         self.elements.div_ceil(self.sharers(part))
     }
 
-    /// How many neighbours have one of a part.
+    /// Number of neighbours that share one value of a part.
     fn sharers(&self, part: usize) -> usize {
         if part + 1 == self.types.len() { self.last_per } else { 1 }
     }

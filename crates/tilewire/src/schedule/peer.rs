@@ -26,8 +26,8 @@ pub trait Reach<'t> {
     /// Reads a value of type `ty` that the peer wrote here.
     fn get(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t>;
 
-    /// Lets the peer have the bytes of `span`, which this role has just put, and then sets `word` of the peer to `x`. A link of loads
-    /// and stores has nothing to do for the bytes; a network starts moving them here.
+    /// Lets the peer have the bytes of `span`, which this role has just put, and then sets `word` of the peer to `x`. A
+    /// load/store link has nothing to do for the bytes; a network starts moving them here.
     fn deliver(&self, r: &RoleCtx<'t>, span: Span<'t>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Sets `word` of the peer to `x`, after everything this role did before.
@@ -42,7 +42,7 @@ pub trait Reach<'t> {
     /// Writes a packet for the peer. Only in an `each`.
     fn packet_put(&self, index: Value<'t, i64>, x: Value<'t, u64>, flag: Value<'t, u32>);
 
-    /// Waits for a packet of the peer. Only in an `each`.
+    /// Waits for a packet from the peer. Only in an `each`.
     fn packet_get(&self, index: Value<'t, i64>, flag: Value<'t, u32>) -> Value<'t, u64>;
 
     /// Clears the flag of a packet that the peer wrote here. Only in an `each`.
@@ -69,7 +69,7 @@ pub trait Reach<'t> {
     /// This rank's own counters for the peer: see [`PeerEndpoint::starts`].
     fn starts(&self) -> View<'t, u64>;
 
-    /// The memory that `put` writes or `get` reads, where it is memory of the kernel: what a hook sees as its region.
+    /// The memory that `put` writes or `get` reads, if it is memory of the kernel. Hooks see it as their region.
     fn region(&self) -> Option<Region<'t>> {
         None
     }
@@ -91,7 +91,7 @@ pub struct Peer<'t> {
 }
 
 impl<'t> Peer<'t> {
-    /// A peer of the kernel of this block, reached in this way.
+    /// A peer for the kernel of this block, reached through `reach`.
     pub fn new(k: &Block<'t>, reach: impl Reach<'t> + 't) -> Peer<'t> {
         Peer { lines: k.lines(), reach: Rc::new(reach) }
     }
@@ -203,20 +203,20 @@ impl<'t> Peer<'t> {
 /// Bytes of a sender's staging.
 #[derive(Clone, Copy)]
 pub struct Span<'t> {
-    /// The first.
+    /// The first byte.
     pub offset: Value<'t, i64>,
-    /// How many.
+    /// Number of bytes.
     pub bytes: Value<'t, i64>,
 }
 
 /// A slot of a peer or of this rank, numbered as [`PeerEndpoint`] says: by block and slot, or by block alone.
 #[derive(Clone, Copy)]
 pub enum Word<'t> {
-    /// Data of a step is there.
+    /// The data of a step has arrived.
     Tail(Value<'t, i64>),
     /// A slot of staging is free.
     Head(Value<'t, i64>),
-    /// Packets are read.
+    /// Packets have been read.
     PacketHead(Value<'t, i64>),
     /// A window may be written.
     Ready(Value<'t, i64>),
@@ -240,10 +240,11 @@ fn mapped(endpoint: &PeerEndpoint) -> &PeerMemory {
 }
 
 impl<'t> LoadStore<'t> {
-    /// The sender's side: binds what a protocol needs to send to the peer of an endpoint. `window` is the peer's, for `direct`.
+    /// The sender's side: binds what a protocol needs to send to the peer of an endpoint. `window` is the peer's
+    /// window, for `direct`.
     ///
     /// # Panics
-    /// When the peer's memory is not mapped here.
+    /// If the peer's memory is not mapped here.
     pub fn sender(k: &Block<'t>, endpoint: &PeerEndpoint, protocol: Protocol, window: Option<&Memory>) -> Self {
         let (PeerMemory { staging, packets, signals: there }, here) = (mapped(endpoint), &endpoint.here.signals);
         let (gives, takes) = match protocol {
@@ -265,7 +266,7 @@ impl<'t> LoadStore<'t> {
     /// The receiver's side.
     ///
     /// # Panics
-    /// When the peer's memory is not mapped here.
+    /// If the peer's memory is not mapped here.
     pub fn receiver(k: &Block<'t>, endpoint: &PeerEndpoint, protocol: Protocol) -> Self {
         let (PeerMemory { staging, packets, signals: here }, there) = (&endpoint.here, &mapped(endpoint).signals);
         let (gives, takes) = match protocol {

@@ -11,7 +11,7 @@
 //! the result, it stores the result in their outputs. For every peer, each rank plays both sides:
 //!
 //! ```text
-//!   whose input it is, launch n              who combines a part of it, launch n
+//!   owner of an input, launch n              rank that combines a part of it, launch n
 //!   DONE[block] := n + 1        ──────────▶  wait DONE[block] ≥ n + 1 of all peers
 //!                                            one each: read what all have, combine, keep it      (and put it into their windows)
 //!   wait READY[block] ≥ n + 1   ◀──────────  READY[block] := n + 1
@@ -118,11 +118,11 @@ pub fn reduce_packets<'t>(
     taken.end(r, peers, plan);
 }
 
-/// How many elements of this type a packet carries, if [`swap_and_reduce`] supports them: there must be several, and
+/// The number of elements of this type in a packet, if [`swap_and_reduce`] supports them: there must be several, and
 /// they must fill the packets of every tile.
 pub fn swapped(ty: Type, tiling: Tiling) -> Option<usize> {
     let count = 8 / ty.size();
-    // The combining code is emitted once per element of a packet, so their number is limited.
+    // `swap_and_reduce` traces its combining code once for each element of a packet: up to four times.
     ((2..=4).contains(&count) && tiling.is_cut_by(count)).then_some(count)
 }
 

@@ -18,15 +18,15 @@ use super::tiling::{Leg, Tile, Tiling};
 use crate::hook::{AnyValue, Payload, Regs, RoleCtx};
 use crate::ir::Type;
 
-/// The two neighbours of a rank in a ring, and the slots between them: equal on all ranks.
+/// The two neighbours of a rank in a ring, and the slots between them. The slots are equal on all ranks.
 pub struct Ring<'o, 't> {
-    /// What reaches the next rank.
+    /// The next rank.
     pub next: &'o Peer<'t>,
-    /// What reaches the rank before.
+    /// The previous rank.
     pub previous: &'o Peer<'t>,
     /// The slots.
     pub plan: StagedPlan,
-    /// The tiles of a chunk; of the longest where they differ.
+    /// The tiles of a chunk, or of the longest chunk if lengths differ.
     pub tiling: Tiling,
     /// Ranks in the ring, at least 2.
     pub ranks: usize,

@@ -163,7 +163,7 @@ impl StagedPlan {
 /// A step of a launch.
 #[derive(Clone, Copy)]
 pub(super) struct StepAt<'t> {
-    /// Its number, counted from the first launch on.
+    /// Its number, counted from the first launch.
     pub number: Value<'t, u64>,
     /// Its slot.
     pub slot: SlotAt<'t>,
@@ -267,7 +267,7 @@ impl<'r, 't> StagedSend<'r, 't> {
         }
     }
 
-    /// The first half of a step: waits until its slot is free. For roles that fill the slots of several peers
+    /// The first half of a step: waits until its slot is free. For roles that fill slots of several peers
     /// simultaneously. Per peer, at most `depth - 3` slots may be free and not yet filled.
     #[track_caller]
     pub fn free(&self, step: Value<'t, i64>) -> SlotAt<'t> {
@@ -408,7 +408,7 @@ pub(crate) fn send_tiles_any<'t>(
     produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
 ) {
     let pipeline = StagedSend::begin(r, peer, plan);
-    // The padding behind the last part may not fit into the slot, and nobody reads it.
+    // The padding after the last part may not fit into the slot, and nobody reads it.
     let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, bytes, |at| {

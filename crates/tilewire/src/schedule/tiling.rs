@@ -6,7 +6,7 @@
 //!      0 0 0 1 1 1 2 2                                                         block 1: tiles 3, 4, 5
 //!      3 3 3 4 4 4 5 5
 //! ```
-//! Both sides of a transfer have the same tiling, so that step n of a sender is step n of its receiver.
+//! Both sides of a transfer have the same tiling, so step n of the sender is step n of the receiver.
 
 use super::counters::block_of;
 use crate::hook::{self, RoleCtx, Value};
@@ -24,7 +24,7 @@ pub struct Tiling {
 }
 
 impl Tiling {
-    /// A chunk of `len` positions without a shape, in tiles of `tile`.
+    /// A chunk of `len` positions without a shape, in tiles of `tile` positions.
     ///
     /// ```
     /// use tilewire::schedule::Tiling;
@@ -37,8 +37,8 @@ impl Tiling {
         Tiling { rows: 1, cols: len, tile_rows: 1, tile_cols, blocks, shaped: false }
     }
 
-    /// A chunk of rows and columns, in tiles of at most `tile` positions: whole rows if they are short, otherwise about square, so that
-    /// a hook that transposes touches few lines of memory.
+    /// A chunk of rows and columns, in tiles of at most `tile` positions: whole rows if they are short, otherwise about
+    /// square, so that a hook that transposes touches few cache lines.
     ///
     /// ```
     /// use tilewire::schedule::Tiling;
@@ -49,7 +49,7 @@ impl Tiling {
     pub fn shaped(rows: usize, cols: usize, tile: usize, blocks: usize) -> Tiling {
         let tile = tile.max(1);
         let square = 1usize << (tile.ilog2() / 2);
-        // Several short rows together, or a part of a long one; no more columns than fit.
+        // Several short rows together, or part of a long one, with no more columns than fit.
         let tile_cols = if cols <= square { cols.max(1) } else { square };
         let tile_rows = (tile / tile_cols).clamp(1, rows.max(1));
         Tiling { rows, cols, tile_rows, tile_cols, blocks: blocks.max(1), shaped: true }
@@ -67,7 +67,8 @@ impl Tiling {
         Tiling { tile_cols, tile_rows: (tile / tile_cols).clamp(1, rows.max(1)), ..tiling }
     }
 
-    /// The same chunk in one contiguous tile for each block: whole rows, or `granule` neighbouring positions where it has no shape.
+    /// The same chunk in one contiguous tile per block: whole rows or, without a shape, a multiple of `granule`
+    /// positions.
     ///
     /// ```
     /// use tilewire::schedule::Tiling;
@@ -94,22 +95,22 @@ impl Tiling {
         self.tile_cols
     }
 
-    /// Columns of the chunk; all its positions where it has no shape.
+    /// Columns of the chunk, or all its positions if it has no shape.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Blocks the tiles are dealt to.
+    /// Number of blocks the tiles are dealt to.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Positions of the chunk.
+    /// Number of positions in the chunk.
     pub fn len(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// Whether there are none.
+    /// True if the chunk has no positions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -124,12 +125,12 @@ impl Tiling {
         self.cols.is_multiple_of(count) && self.tile_cols.is_multiple_of(count)
     }
 
-    /// How many tiles there are.
+    /// Number of tiles.
     pub fn tiles(&self) -> usize {
         if self.is_empty() { 0 } else { self.rows.div_ceil(self.tile_rows) * self.across() }
     }
 
-    /// Tiles of one block.
+    /// Number of tiles of one block.
     pub fn steps(&self, block: usize) -> usize {
         self.tiles().saturating_sub(block * self.share()).min(self.share())
     }
@@ -150,7 +151,7 @@ impl Tiling {
         self.for_turns(r, None, body)
     }
 
-    /// As [`Tiling::for_tiles`], for several roles that take the tiles in turn. This role is number `role` among them.
+    /// As [`Tiling::for_tiles`], for several roles that take the tiles alternately. This one is number `role`.
     #[track_caller]
     pub fn for_tiles_in_turns<'t>(
         &self,
@@ -166,7 +167,7 @@ impl Tiling {
         self.for_turns(r, Some(turns), body)
     }
 
-    /// As [`Tiling::for_tiles`], for a role with copies: this copy takes step `first` and from there every `copies`th.
+    /// As [`Tiling::for_tiles`], for one copy of a role: `turns` has its first step and the distance to its next one.
     #[track_caller]
     pub(super) fn for_turns<'t>(
         &self,
@@ -190,7 +191,7 @@ impl Tiling {
         steps
     }
 
-    /// Steps of this block.
+    /// Number of steps of this block.
     pub(super) fn steps_here<'t>(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
         self.dealt(r).1
     }
@@ -200,12 +201,12 @@ impl Tiling {
         self.tile_of(r, self.dealt(r).0, step)
     }
 
-    /// The tile of a step of a block whose first is `first`.
+    /// The tile of a step of a block whose first tile is `first`.
     fn tile_of<'t>(&self, r: &RoleCtx<'t>, first: Option<Value<'t, i64>>, step: Value<'t, i64>) -> Tile<'t> {
         self.tile(r, first.map_or(step, |first| first + step))
     }
 
-    /// The first tile of this block (`None`: of the only one), and how many it has.
+    /// The first tile of this block (`None` if it is the only block), and its number of tiles.
     fn dealt<'t>(&self, r: &RoleCtx<'t>) -> (Option<Value<'t, i64>>, Value<'t, i64>) {
         let (tiles, share) = (self.tiles() as i64, self.share() as i64);
         if self.blocks == 1 {
@@ -271,7 +272,7 @@ impl<'t> Tile<'t> {
         Tile { cols: (r.constant(len as i64) - first).min(self.cols).max(0), ..self }
     }
 
-    /// The number of the tile's first position in a chunk without a shape.
+    /// The number of the tile's first position, in a chunk without a shape.
     pub(super) fn first(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
         self.first_col.unwrap_or_else(|| r.constant(0i64))
     }
@@ -282,8 +283,7 @@ impl<'t> Tile<'t> {
         self.each_wide(r, None, body);
     }
 
-    /// As `each`, with positions numbered without gaps: rows of a tile at the edge are packed as densely as those of
-    /// any other.
+    /// As `each`, with positions numbered without gaps: rows of a tile at the edge are packed as densely as any others.
     #[track_caller]
     pub(super) fn each_dense(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {
         let narrow = !self.tiling.cols.is_multiple_of(self.tiling.tile_cols);
@@ -309,27 +309,26 @@ impl<'t> Tile<'t> {
 /// One position of a chunk, in a kernel.
 #[derive(Clone, Copy)]
 pub struct Spot<'t> {
-    /// Its number in the tile, which says where it lies in a slot.
+    /// Its number in the tile, which determines its place in a slot.
     pub index: Value<'t, i64>,
     /// Its number in the chunk.
     pub pos: Value<'t, i64>,
-    /// Its row and column, where the chunk has a shape.
+    /// Its row and column, if the chunk has a shape.
     pub place: Option<(Value<'t, i64>, Value<'t, i64>)>,
     /// The number of its tile.
     pub tile: Value<'t, i64>,
 }
 
-/// Where a hook of a leg is: the position, and the step that carries it.
+/// Where a hook runs: the position, and the step that carries it.
 #[derive(Clone, Copy)]
 pub struct Leg<'t> {
     /// The position.
     pub spot: Spot<'t>,
-    /// The step of this launch, from 0.
+    /// The step in this launch, from 0.
     pub step: Value<'t, i64>,
-    /// The slot of staging that carries it, where one does.
+    /// The staging slot that carries it, if there is one.
     pub slot: Option<super::SlotAt<'t>>,
-    /// The memory that holds the tile while the hook runs, if it is memory of the kernel: that slot, or scratch on the
-    /// way.
+    /// The memory that holds the tile while the hook runs, if it is memory of the kernel: that slot, or scratch.
     pub region: Option<hook::Tile<'t>>,
 }
 

@@ -86,8 +86,8 @@ errors! {
     source { Copy { source, .. } => Some(&**source) }
 }
 
-/// Copies a memory's bytes. In shared memory, a byte being written meanwhile is either the old or the new one. A copy
-/// from a device comes after everything this thread has launched there.
+/// Copies a memory's bytes. A byte of shared memory that is being written is either the old or the new one. A copy from
+/// a device comes after everything this thread has launched there.
 ///
 /// ```
 /// use tilewire::{Tensor, tensor::bytes_of};

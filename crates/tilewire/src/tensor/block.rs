@@ -47,8 +47,8 @@ impl Block {
         Some(block)
     }
 
-    /// Like `zeroed`, but a page takes memory only when first touched. A huge page is taken as a whole, so pass `huge`
-    /// = false if that would be too much. If the system has no such pages, all are touched.
+    /// Like `zeroed`, but a page takes memory only when first touched. A huge page is taken as a whole, so pass `false`
+    /// for `huge` if that would be too much. On systems other than Linux all pages are touched.
     pub(crate) fn untouched(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         #[cfg(target_os = "linux")]
         let block = Block::mapped(bytes, align, huge);
@@ -59,7 +59,7 @@ impl Block {
 
     /// Touches every page by writing zeros. Must be called before the block's address is given out.
     pub(crate) fn touch(&mut self) {
-        // SAFETY: the block has that many bytes, valid for writes, and nobody else knows their address yet.
+        // SAFETY: the block has this many bytes, valid for writes, and nobody else knows their address yet.
         unsafe { self.start.write_bytes(0, self.layout.size()) };
     }
 
@@ -67,8 +67,8 @@ impl Block {
     fn mapped(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         let align = if bytes >= HUGE { align.max(HUGE) } else { align };
         let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
-        // Large enough to contain an aligned block. The bytes around it are never touched, so they cost only address
-        // space.
+        // Large enough to contain an aligned block. The bytes around it are never touched, so they cost address space
+        // only.
         let length = layout.size().checked_add(align)?;
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address the kernel chooses; it replaces nothing.
@@ -104,7 +104,7 @@ impl Block {
         #[cfg(target_os = "linux")]
         if let whole @ 1.. = self.layout.size() / HUGE * HUGE {
             // SAFETY: advice about whole pages of this block, which changes how its bytes are mapped, not their values.
-            // The block is at least `HUGE` bytes, so `zeroed` aligned it to `HUGE`.
+            // The block is at least `HUGE` bytes, so `zeroed` or `mapped` aligned it to `HUGE`.
             unsafe { libc::madvise(self.start.as_ptr().cast(), whole, libc::MADV_HUGEPAGE) };
         }
     }

@@ -68,7 +68,7 @@ pub struct Between {
 impl Between {
     /// Operation numbers have 15 bits: the room that a packet's flag has for them.
     pub const OPERATIONS: u16 = 1 << 15;
-    /// The first number for users' own kernels. Smaller numbers belong to the collectives.
+    /// Numbers below this one are for users' own kernels, all others for the collectives.
     pub const OWN: u16 = Self::OPERATIONS / 2;
 }
 
@@ -162,7 +162,8 @@ impl Memory {
     /// Memory of devices. The host never dereferences its address; `keep` copies for it.
     ///
     /// # Safety
-    /// `address..address + bytes` must be valid for kernels of `devices`, and for copies by `keep`, until `keep` is dropped.
+    /// `address..address + bytes` must be valid for kernels of `devices`, and for copies by `keep`, until `keep` is
+    /// dropped.
     ///
     /// # Panics
     /// If the address is 0.
@@ -190,7 +191,7 @@ impl Memory {
         }
     }
 
-    /// A part of this memory, which it shares.
+    /// A part of this memory, sharing its bytes.
     ///
     /// # Panics
     /// If the part does not lie inside.
@@ -234,7 +235,7 @@ impl Memory {
         (operation.is_some() || self.purpose.is_credit()).then_some(Between { from, to, operation })
     }
 
-    /// The operation that its words or packets carry, if any, with a mark if the words are in step.
+    /// The operation that its words or packets carry, if any. Marked if the words are in step.
     pub fn operation(&self) -> Option<u16> {
         let is_in_step = matches!(self.purpose, Purpose::Transfer { part: Part::Tail, .. });
         let mark = if is_in_step && self.operation >= Between::OWN { matching::IN_STEP } else { 0 };
@@ -308,10 +309,10 @@ impl MixedBanks {
         let is_credit = |bank: &Memory| bank.purpose.is_credit();
         let why = match is_matched {
             false if banks.iter().any(|bank| bank.operation().is_some()) => {
-                "its signals carry the number of an operation, and the kernel was traced without: trace it with this memory"
+                "its signals carry an operation number, but the kernel was traced without one: trace it with this memory"
             }
             true if banks.iter().any(is_credit) => {
-                "its words are credits, which carry no number of an operation, and the kernel was traced with: trace it with this memory"
+                "its words are credits, which carry no operation number, but the kernel was traced with one: trace it with this memory"
             }
             _ => return None,
         };

@@ -1,8 +1,8 @@
-//! Tensors and scalars: the memory a kernel's arguments name.
+//! Tensors and scalars: the memory behind a kernel's arguments.
 //!
-//! In: host data or foreign memory. Out: [`Memory`] handles that the hook language turns into parameters and the engines into
-//! addresses. Invariants: a handle keeps its memory alive; bytes that are a thread's own are touched on that thread alone (`access.rs`).
-//! Knows the element types; must not know kernels or engines.
+//! In: host data or foreign memory. Out: [`Memory`] handles that the hook language turns into parameters and the
+//! engines into addresses. Invariants: a handle keeps its memory alive; a thread's own bytes are touched on that thread
+//! alone (`access.rs`). Knows the element types; must not know kernels or engines.
 
 mod access;
 mod block;
@@ -16,7 +16,7 @@ pub(crate) use block::Block;
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
 pub use reach::ReachableFrom;
-// What a tensor's elements are and what memory is for, for folders that see tensors but no kernels.
+// Element types and purposes of memory, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 /// assert_eq!(x.to_vec(), [10.0, 2.0, 3.0]);
 /// ```
 ///
-/// It stays on its thread, where its [`memory`](Tensor::memory) does not have to:
+/// It stays on its thread; its [`memory`](Tensor::memory) need not:
 /// ```compile_fail,E0277
 /// let x = tilewire::Tensor::<f32>::zeros(4);
 /// std::thread::scope(|threads| _ = threads.spawn(|| x.get(0))); // not `Sync`
@@ -60,11 +60,11 @@ pub struct Tensor<T> {
     len: usize,
     name: Option<Rc<str>>,
     element: PhantomData<T>,
-    /// Neither `Send` nor `Sync`: plain host access rests on it (`access.rs`).
+    /// Neither `Send` nor `Sync`: plain host access relies on that (`access.rs`).
     on_this_thread: PhantomData<*const ()>,
 }
 
-/// A tensor whose element type is a value: what collectives work with below their builders.
+/// A tensor whose element type is a value. Collectives use it below their builders.
 #[derive(Clone)]
 pub(crate) struct AnyTensor {
     memory: Memory,
@@ -121,7 +121,7 @@ impl<T: Element> Tensor<T> {
         Tensor::whole(Memory::zeroed(bytes), len)
     }
 
-    /// All zeros, where the machine and the control group of this process have that much memory left.
+    /// All zeros, if the machine and the control group of this process have that much memory left.
     ///
     /// ```
     /// use tilewire::Tensor;
@@ -153,34 +153,34 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Safety
     /// `start` must be aligned for `T`, and `len` elements from it must be valid (initialised, readable, writable)
-    /// until `keep` is dropped. While a handle exists, no other thread may touch it. While tilewire runs a kernel that
-    /// has it, nobody else may touch it.
+    /// until `keep` is dropped. While a handle exists, no other thread may touch them. While tilewire runs a kernel
+    /// that has them, nobody else may.
     pub unsafe fn from_raw(start: NonNull<T>, len: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert!(start.is_aligned(), "tensor start {start:p} is not aligned for {}", T::TYPE);
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
-        // SAFETY: the caller promises what `foreign` asks.
+        // SAFETY: the caller promises what `foreign` requires.
         let memory = unsafe { Memory::foreign(start.cast(), bytes, keep) };
         Tensor::whole(memory, len)
     }
 
-    /// A tensor over memory of a transport, on a device or in the host's reach: the elements at its start. Host access
-    /// to memory shared with peers is atomic per element, so an element being written meanwhile is either the old or
-    /// the new one. Host access to device memory copies, and waits for everything this thread has launched there.
+    /// A tensor over the start of a transport's memory, on a device or in the host's reach. Host access to memory
+    /// shared with peers is atomic per element, so an element being written is either the old or the new one. Host
+    /// access to device memory copies, and waits for everything this thread has launched there.
     ///
     /// # Panics
-    /// When the memory is another thread's own, too small, or not aligned for `T`.
+    /// If the memory is another thread's own, too small, or not aligned for `T`.
     pub(crate) fn over(memory: Memory, len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         assert!(memory.start().cast::<T>().is_aligned(), "{memory:?} is not aligned for {}", T::TYPE);
-        // A transport of the user's own may give out a handle that came from elsewhere.
+        // A user's own transport may return a handle that came from elsewhere.
         assert!(memory.home().is_none_or(HomeThread::is_here), "{memory:?} is another thread's own");
         Tensor::whole(memory.part(0, bytes), len)
     }
 
-    /// Elements `range` of this tensor; shares its memory.
+    /// Elements `range` of this tensor, sharing its memory.
     ///
     /// # Panics
-    /// When the range does not lie inside.
+    /// If the range does not lie inside.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -192,12 +192,12 @@ impl<T: Element> Tensor<T> {
         Tensor { memory, len: range.len(), ..self.clone() }
     }
 
-    /// A tensor of memory that is no other thread's own.
+    /// A tensor over memory that is not another thread's own.
     fn whole(memory: Memory, len: usize) -> Self {
         Tensor { memory, len, name: None, element: PhantomData, on_this_thread: PhantomData }
     }
 
-    /// This handle with a name, for messages and for the text of a kernel: that of a tensor which a hook captures.
+    /// This handle with a name, for messages and for the text of a kernel whose hook captures the tensor.
     ///
     /// ```
     /// use tilewire::{Tensor, map, prelude::*};
@@ -211,7 +211,7 @@ impl<T: Element> Tensor<T> {
         self
     }
 
-    /// Its name, where it has one.
+    /// Its name, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -221,7 +221,7 @@ impl<T: Element> Tensor<T> {
         self.len
     }
 
-    /// Whether there is no element.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -229,15 +229,15 @@ impl<T: Element> Tensor<T> {
     /// Element `i`.
     ///
     /// # Panics
-    /// When there is no such element, or a copy from a device fails.
+    /// If there is no such element, or a copy from a device fails.
     pub fn get(&self, i: usize) -> T {
         copied(self.try_get(i))
     }
 
-    /// As [`get`](Tensor::get), with the error of a copy from a device.
+    /// As [`get`](Tensor::get), but returns the error if a copy from a device fails.
     ///
     /// # Panics
-    /// When there is no such element.
+    /// If there is no such element.
     pub fn try_get(&self, i: usize) -> Result<T, AccessError> {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
         match self.memory.held() {
@@ -252,19 +252,19 @@ impl<T: Element> Tensor<T> {
     /// Sets element `i`.
     ///
     /// # Panics
-    /// When there is no such element, or a copy to a device fails.
+    /// If there is no such element, or a copy to a device fails.
     pub fn set(&self, i: usize, value: T) {
         copied(self.try_set(i, value));
     }
 
-    /// As [`set`](Tensor::set), with the error of a copy to a device.
+    /// As [`set`](Tensor::set), but returns the error if a copy to a device fails.
     ///
     /// # Panics
-    /// When there is no such element.
+    /// If there is no such element.
     pub fn try_set(&self, i: usize, value: T) -> Result<(), AccessError> {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
         match self.memory.held() {
-            // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s,
+            // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` returns `Cell`s,
             // which allow writes through other handles of this thread. Tensors never leave this thread, the only one
             // whose calls run kernels on the memory.
             Held::Own(..) => unsafe { self.start().add(i).write(value) },
@@ -278,12 +278,12 @@ impl<T: Element> Tensor<T> {
     /// Sets every element.
     ///
     /// # Panics
-    /// When a copy to a device fails.
+    /// If a copy to a device fails.
     pub fn fill(&self, value: T) {
         copied(self.try_fill(value));
     }
 
-    /// As [`fill`](Tensor::fill), with the error of a copy to a device.
+    /// As [`fill`](Tensor::fill), but returns the error if a copy to a device fails.
     pub fn try_fill(&self, value: T) -> Result<(), AccessError> {
         self.try_write(std::iter::repeat_n(value, self.len))
     }
@@ -291,12 +291,12 @@ impl<T: Element> Tensor<T> {
     /// A copy of all elements.
     ///
     /// # Panics
-    /// When a copy from a device fails.
+    /// If a copy from a device fails.
     pub fn to_vec(&self) -> Vec<T> {
         copied(self.try_to_vec())
     }
 
-    /// As [`to_vec`](Tensor::to_vec), with the error of a copy from a device.
+    /// As [`to_vec`](Tensor::to_vec), but returns the error if a copy from a device fails.
     pub fn try_to_vec(&self) -> Result<Vec<T>, AccessError> {
         match self.memory.held() {
             // SAFETY: every element is inside, in memory of this thread.
@@ -310,26 +310,26 @@ impl<T: Element> Tensor<T> {
     /// Overwrites all elements.
     ///
     /// # Panics
-    /// When the lengths differ, or a copy to a device fails.
+    /// If the lengths differ, or a copy to a device fails.
     pub fn copy_from(&self, data: &[T]) {
         copied(self.try_copy_from(data));
     }
 
-    /// As [`copy_from`](Tensor::copy_from), with the error of a copy to a device.
+    /// As [`copy_from`](Tensor::copy_from), but returns the error if a copy to a device fails.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// If the lengths differ.
     pub fn try_copy_from(&self, data: &[T]) -> Result<(), AccessError> {
         assert_eq!(data.len(), self.len, "copy of {} elements into a tensor of {}", data.len(), self.len);
         if let Held::Own(..) = self.memory.held() {
-            // SAFETY: as in `try_set`, for every element: the lengths are equal. Foreign memory may be where `data` is.
+            // SAFETY: as in `try_set`, for every element: the lengths are equal. Foreign memory may overlap `data`.
             unsafe { std::ptr::copy(data.as_ptr(), self.start(), self.len) };
             return Ok(());
         }
         self.try_write(data.iter().copied())
     }
 
-    /// Overwrites all elements, of which there are `len`; on a device in one copy.
+    /// Overwrites all elements with `len` new ones, on a device in one copy.
     fn try_write(&self, elements: impl Iterator<Item = T>) -> Result<(), AccessError> {
         match self.memory.held() {
             // SAFETY: as in `try_set`: `zip` ends with the tensor.
@@ -372,10 +372,11 @@ impl<T: Element> Tensor<T> {
         self.memory.start().as_ptr().cast()
     }
 
-    /// Element `i` of a tensor in memory of this thread, from its bits: a kernel may have left any byte where a `bool` is.
+    /// Element `i` of a tensor in this thread's own memory, from its bits: a kernel may have left any byte in place of
+    /// a `bool`.
     ///
     /// # Safety
-    /// There is such an element, in memory that is this thread's own.
+    /// There must be such an element, in this thread's own memory.
     unsafe fn read_own(&self, i: usize) -> T {
         let at = self.start().wrapping_add(i);
         // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size; nobody writes it
@@ -393,7 +394,7 @@ impl<T: Element> Tensor<T> {
     /// Element `i` of a tensor in shared memory.
     ///
     /// # Safety
-    /// There is such an element, in shared memory.
+    /// There must be such an element, in shared memory.
     unsafe fn read_shared(&self, i: usize) -> T {
         let at = self.start().wrapping_add(i);
         // SAFETY: the element is inside, initialised and aligned; peers' writes meet an atomic load, and nobody holds a
@@ -411,7 +412,7 @@ impl<T: Element> Tensor<T> {
     /// Sets the bits of element `i` of a tensor in shared memory.
     ///
     /// # Safety
-    /// There is such an element, in shared memory.
+    /// There must be such an element, in shared memory.
     unsafe fn write_shared(&self, i: usize, bits: u64) {
         let at = self.start().wrapping_add(i);
         // SAFETY: as in `read_shared`.
@@ -436,7 +437,7 @@ fn copied<R>(result: Result<R, AccessError>) -> R {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The element of these bytes.
+/// The element with these bytes.
 fn element<T: Element>(bytes: &[u8]) -> T {
     let mut bits = [0; 8];
     bits[..bytes.len()].copy_from_slice(bytes);
@@ -456,7 +457,7 @@ impl<T: Element> fmt::Debug for Tensor<T> {
     }
 }
 
-/// A number that a kernel reads when a launch starts: changing it never recompiles.
+/// A number that a kernel reads when a launch starts. Changing it never recompiles.
 ///
 /// ```
 /// use tilewire::Scalar;
@@ -470,7 +471,7 @@ where
     T: Element;
 
 impl<T: Element> Scalar<T> {
-    /// A scalar with a first value.
+    /// A scalar with an initial value.
     pub fn new(value: T) -> Self {
         Scalar(Tensor::from_slice(&[value]))
     }
@@ -491,12 +492,12 @@ impl<T: Element> Scalar<T> {
     }
 }
 
-/// What a launch binds to one parameter of a kernel, in the order of the parameters.
+/// What a launch binds to one parameter of a kernel. Arguments are in parameter order.
 #[derive(Clone, Debug)]
 pub enum Arg {
     /// One memory per bank.
     Buffer(Vec<Memory>),
-    /// The element a scalar is read from.
+    /// The element that holds a scalar.
     Scalar(Memory),
     /// One memory per bank of slots.
     Slots(Vec<Memory>),

@@ -1,9 +1,9 @@
-//! From where memory can be reached.
+//! Where memory can be reached from.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// From where loads and stores reach a memory: the host's processors, kernels of devices, or both.
+/// Where loads and stores can reach a memory from: the host's processors, kernels of devices, or both.
 ///
 /// ```
 /// use tilewire::tensor::ReachableFrom;
@@ -13,7 +13,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReachableFrom {
-    /// True where host code reaches it, and kernels of the CPU engine.
+    /// True if host code and kernels of the CPU engine reach it.
     pub host: bool,
     /// The devices whose kernels reach it.
     pub devices: Vec<u32>,
@@ -23,12 +23,12 @@ impl ReachableFrom {
     /// From the host alone.
     pub const HOST: ReachableFrom = ReachableFrom { host: true, devices: Vec::new() };
 
-    /// Where kernels that use it must run: the first of its devices, where the host does not reach it.
+    /// The device that kernels using it must run on: the first of its devices, if the host does not reach it.
     pub fn device_only(&self) -> Option<u32> {
         self.devices.first().copied().filter(|_| !self.host)
     }
 
-    /// Whether kernels of a device reach it.
+    /// True if kernels of a device reach it.
     pub fn is_device(&self, device: u32) -> bool {
         self.devices.contains(&device)
     }

@@ -1,16 +1,16 @@
-//! Tensors of a device that this file plays, and which threads may touch what.
+//! Tensors on a device that this file simulates, and which threads may touch which memory.
 
 use super::*;
 use std::error::Error;
 use std::sync::Mutex;
 
-/// Bytes that are copied as long as the driver lives.
+/// A simulated device's bytes. Copies fail if `fails` is set.
 struct Played {
     bytes: Mutex<Vec<u8>>,
     fails: bool,
 }
 
-/// Where the bytes of a played device begin.
+/// The address of the simulated device's bytes.
 const AT: u64 = 1 << 20;
 
 impl Played {
@@ -41,7 +41,7 @@ impl DeviceBytes for Played {
 fn on_played<T: Element>(len: usize, fails: bool) -> Tensor<T> {
     let bytes = len * size_of::<T>();
     let keep = Arc::new(Played { bytes: Mutex::new(vec![0; bytes]), fails });
-    // SAFETY: no kernel gets it, and copies are made by `Played`, which has that many bytes.
+    // SAFETY: no kernel gets it, and `Played`, which has this many bytes, makes the copies.
     Tensor::over(unsafe { Memory::on_device(AT, bytes, vec![3], keep) }, len)
 }
 
@@ -105,7 +105,7 @@ fn memory_goes_to_other_threads_and_a_threads_own_bytes_do_not() {
 #[test]
 fn the_last_handle_drops_the_keep_alive_wherever_it_is() {
     let keep = Arc::new([const { AtomicU64::new(0) }; 4]);
-    // SAFETY: these are four words that may be written, which `keep` keeps; nobody else touches them.
+    // SAFETY: `keep` keeps these four writable words alive, and nobody else touches them.
     let x = unsafe { Tensor::<u64>::from_raw(NonNull::from(&*keep).cast(), 4, keep.clone()) };
     let part = x.memory().part(8, 8);
     drop(x);

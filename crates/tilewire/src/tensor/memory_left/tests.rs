@@ -1,8 +1,8 @@
-//! Files of machines and containers of every kind, in a folder of their own.
+//! The files of machines and containers of every kind, each in its own folder.
 
 use super::*;
 
-/// A machine of files.
+/// A machine, simulated by files.
 struct Machine(PathBuf);
 
 impl Machine {
@@ -19,14 +19,14 @@ impl Machine {
         self
     }
 
-    /// Mounted as most machines have it.
+    /// Mounted as on most machines.
     fn version_2(self, own: &str) -> Machine {
         let mount = "35 31 0:32 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
         let around = "23 1 0:21 / /proc rw - proc proc rw\n";
         self.with("proc/self/mountinfo", &format!("{around}{mount}")).with("proc/self/cgroup", &format!("0::{own}\n"))
     }
 
-    /// Among other controllers, beside an empty version 2.
+    /// Among other controllers, beside an empty version 2 hierarchy.
     fn version_1(self, mount_root: &str, own: &str) -> Machine {
         let mounts = format!(
             "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
@@ -41,7 +41,7 @@ impl Machine {
         MemoryLeft::under(&self.0)
     }
 
-    /// The tightest limit and the folder of its group, if it is one's.
+    /// The tightest limit, and the folder of its group if it is a group's.
     fn tightest(&self) -> (u64, Option<String>) {
         let Shortage { left, group, .. } = self.left().check(u64::MAX).unwrap_err();
         let folder = |group: PathBuf| group.strip_prefix(&self.0).unwrap().to_string_lossy().into_owned();
@@ -121,13 +121,13 @@ fn a_limit_of_version_1_counts() {
     let machine = machine.with("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "500000\n");
     let stat = "cache 9\ninactive_file 5\ntotal_inactive_file 3000\ntotal_active_file 200\n";
     let machine = machine.with("sys/fs/cgroup/memory/job/memory.stat", stat);
-    // The root of version 1 says that it has none.
+    // The root group of version 1 reports that it has no limit.
     let machine = machine.with("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
     let machine = machine.with("sys/fs/cgroup/memory/memory.usage_in_bytes", "700000\n");
     assert_eq!(machine.tightest(), (103_200, Some("sys/fs/cgroup/memory/job".to_string())));
 }
 
-/// Without a namespace of its own a container is told its path outside, and has only its own group mounted.
+/// A container without its own namespace is given its path outside, and has only its own group mounted.
 #[test]
 fn a_container_that_is_told_its_path_outside_finds_its_limit() {
     for (name, root, own) in [("bind", "/docker/abc", "/docker/abc"), ("odd", "/docker/abc", "/docker/abc/../x")] {
