@@ -1,12 +1,12 @@
-//! The abort word: how a rank that fails ends the waits of the others.
+//! The abort word: how a failing rank ends the waits of the others.
 //!
 //! ```text
 //!  63        56 55                 32 31                  0
 //!  ├ code      ┼ rank that failed    ┼ reason             ┤      all zeros: nothing is wrong
 //! ```
-//! One word per rank, in the header of its segment, written by whoever learns first that waiting has become pointless: a peer
-//! that gives up, any rank's monitor, a peer's panic. The first cause stays; nothing ever clears it: after an abort the
-//! counters of a transport are undefined, and only a new rendezvous recovers.
+//! Each rank has one word, in the header of its segment. The first to learn that waiting has become pointless writes
+//! it: a peer that gives up, any rank's monitor, or a panicking peer. The first cause stays, and nothing ever clears
+//! it: after an abort the counters of a transport are undefined, and only a new rendezvous recovers.
 
 use super::doorbell::Doorbell;
 use super::mapping::Mapping;
@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What kind of end a rank came to.
+/// What happened to a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AbortCode {
@@ -22,22 +22,22 @@ pub enum AbortCode {
     Died,
     /// It panicked.
     Panicked,
-    /// A call of it returned an error.
+    /// One of its calls returned an error.
     Failed,
-    /// A wait of it expired. [`Cause::late`] is the rank that is late, where that is known.
+    /// One of its waits expired. [`Cause::late`] is the late rank, if known.
     TimedOut,
-    /// It can no longer see whether its peers live.
+    /// It can no longer see whether its peers are alive.
     Blind,
     /// It let go of its transport while others waited for it: after an error of its own, or at the end of its program.
     Left,
-    /// It dropped a transfer that it had built, and told its peers of, before it was run: after an error of its own, or by mistake.
+    /// It told its peers about a transfer but dropped it before it was run: after an error of its own, or by mistake.
     Dropped,
     /// It found that ranks wait for each other: [`Status::verdict`](super::Status::verdict) says which.
     Deadlocked,
-    /// It found that a peer launched another operation than it did, or says something else of the same one:
+    /// It found that a peer launched a different operation, or disagrees about the same one:
     /// [`Status::verdict`](super::Status::verdict) names both.
     Mismatched,
-    /// Something this version does not know.
+    /// A code that this version does not know.
     Other(u8),
 }
 
@@ -51,9 +51,9 @@ impl AbortCode {
             AbortCode::Blind => 5,
             AbortCode::Left => 6,
             AbortCode::Dropped => 7,
-            // 0 would mean that nothing is wrong.
             AbortCode::Deadlocked => 8,
             AbortCode::Mismatched => 9,
+            // Never 0, which would mean that nothing is wrong, and never a known code.
             AbortCode::Other(code) => code.max(10),
         }
     }
@@ -74,38 +74,39 @@ impl AbortCode {
     }
 }
 
-/// Why waits were ended: which rank, what happened to it, and a number that means something to whoever set it.
+/// Why waits were ended: which rank, what happened to it, and a number whose meaning is up to the code that set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cause {
     /// What happened.
     pub code: AbortCode,
-    /// To which rank; below 2²⁴.
+    /// The rank it happened to; below 2²⁴.
     pub rank: usize,
-    /// More about it, as the code's user defines (an index into a table of reasons); 0: nothing more is known. In a wait that expired, a
-    /// number with the highest bit set is the rank that is late ([`Cause::timed_out`]), so reasons of your own stay below 2³¹ there.
+    /// Details, as defined by the user of the code (such as an index into a table of reasons); 0: nothing more is
+    /// known. For an expired wait, a number with the highest bit set names the late rank ([`Cause::timed_out`]), so
+    /// other reasons must be below 2³¹.
     pub reason: u32,
 }
 
-/// Set in the reason of a wait that expired if the rest of it is the rank that is late.
+/// Set in the reason of an expired wait if the remaining bits are the late rank.
 const LATE: u32 = 1 << 31;
 
 impl Cause {
-    /// A wait of a rank expired, and this rank is late.
+    /// A wait of `rank` expired; `late` is the late rank, if known.
     pub fn timed_out(rank: usize, late: Option<usize>) -> Cause {
         Cause { code: AbortCode::TimedOut, rank, reason: late.map_or(0, |late| LATE | late as u32) }
     }
 
-    /// The rank that is late, where a wait expired and that is known.
+    /// The late rank, if a wait expired and the late rank is known.
     pub fn late(self) -> Option<usize> {
         (self.code == AbortCode::TimedOut && self.reason & LATE != 0).then_some((self.reason & !LATE) as usize)
     }
 
-    /// The word that says so; never 0.
+    /// Encodes this cause as a word; never 0.
     pub fn to_word(self) -> u64 {
         u64::from(self.code.number()) << 56 | (self.rank as u64 & 0xff_ffff) << 32 | u64::from(self.reason)
     }
 
-    /// What a word says; none for 0.
+    /// Decodes a word; `None` for 0.
     #[inline]
     pub fn from_word(word: u64) -> Option<Cause> {
         if word == 0 { None } else { Some(Cause::of(word)) }
@@ -144,7 +145,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The abort word of one rank, with its doorbell. A handle; clones are the same word.
+/// The abort word of one rank, with its doorbell. This is a handle: clones refer to the same word.
 #[derive(Clone)]
 pub struct Abort {
     segment: Arc<Mapping>,
@@ -156,27 +157,27 @@ impl Abort {
         Abort { doorbell: Doorbell::new(segment.clone()), segment }
     }
 
-    /// Why this rank's waits are to end, if they are. One load of a line that hardly ever changes.
+    /// Why this rank's waits must end, if they must. Costs one load of a cache line that hardly ever changes.
     #[inline]
     pub fn get(&self) -> Option<Cause> {
-        // Relaxed: the word says all there is; no other data is read because of it.
+        // Relaxed: the word is complete in itself; no other data is read because of it.
         Cause::from_word(self.word().load(Ordering::Relaxed))
     }
 
-    /// Makes this rank's waits look around: there may be news that is no cause.
+    /// Makes this rank's waits check again: there may be news other than an abort.
     pub(super) fn wake(&self) {
         self.doorbell.ring();
     }
 
-    /// Ends this rank's waits: sets the word and rings the doorbell. False when there was a cause already, which stays.
+    /// Ends this rank's waits: sets the word and rings the doorbell. False if there was already a cause, which stays.
     pub fn set(&self, cause: Cause) -> bool {
-        // Release on success costs nothing here and lets a user of `reason` publish a text behind it.
+        // Release on success costs nothing here and lets users publish a text that `reason` refers to.
         let set = self.word().compare_exchange(0, cause.to_word(), Ordering::Release, Ordering::Relaxed).is_ok();
         self.doorbell.ring();
         set
     }
 
-    /// The word itself, for code that polls: anything but 0 is an abort.
+    /// The word itself, for code that polls: any value but 0 is an abort.
     #[inline]
     pub fn word(&self) -> &AtomicU64 {
         &self.segment.header().abort.0
@@ -192,7 +193,7 @@ impl fmt::Debug for Abort {
     }
 }
 
-/// Ends the waits of a rank's peers when it is dropped by a panic: what a monitor is for processes, for ranks that are threads.
+/// Ends the waits of a rank's peers if a panic drops it: for threads, what a monitor is for processes.
 ///
 /// ```
 /// use tilewire::transport::{AbortCode, SegmentSet};
@@ -250,10 +251,10 @@ mod tests {
         let late = |late| Cause::from_word(Cause::timed_out(4, late).to_word()).unwrap();
         assert_eq!((late(Some(0)).late(), late(None).late()), (Some(0), None));
         assert_eq!(late(Some(2)).to_string(), "a wait of rank 4 for rank 2 expired");
-        // A reason of the user's own is no rank.
+        // A user's own reason is not a rank.
         let own = Cause { reason: 3, ..late(None) };
         assert_eq!((own.late(), own.to_string().as_str()), (None, "a wait of rank 4 expired (reason 3)"));
-        // What a broken peer may write is still a cause.
+        // Whatever a broken peer writes is still a cause.
         assert!(Cause::from_word(1).is_some());
         assert_ne!(Cause { code: AbortCode::Other(0), rank: 0, reason: 0 }.to_word(), 0);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// The moment at which a wait gives up.
 ///
-/// A moment, not a length: several calls that belong together share one, and the last of them gets what the first left over.
+/// A moment, not a duration: related calls share one deadline, and the last gets the time the first left over.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,21 +22,21 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// What is used where nobody says otherwise.
+    /// The default time until a deadline.
     pub const DEFAULT: Duration = Duration::from_secs(30);
 
-    /// This long from now. A length too long for the clock is never.
+    /// This long from now. A length beyond the clock's range means never.
     pub fn after(length: Duration) -> Deadline {
         Deadline { at: Instant::now().checked_add(length) }
     }
 
-    /// Waits without end, by choice: only a rank's death ends them.
+    /// Waits forever, by choice: only a rank's death ends such a wait.
     pub const fn never() -> Deadline {
         Deadline { at: None }
     }
 
-    /// Reads a length of time as `tilewire launch --deadline` and `TILEWIRE_DEADLINE` take it: `500ms`, `30s`, `2m`, or `off`
-    /// for never. The inner `None` is never, the outer one is a text that is none of these.
+    /// Parses a length of time as `tilewire launch --deadline` and `TILEWIRE_DEADLINE` accept it: `500ms`, `30s`, `2m`,
+    /// or `off` for never. The inner `None` means never; the outer one means that the text is none of these.
     ///
     /// ```
     /// use std::time::Duration;
@@ -59,17 +59,17 @@ impl Deadline {
         Some(Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(milliseconds)?)))
     }
 
-    /// What is left: nothing when it is over, `None` when it never is.
+    /// The time left: zero once the deadline has passed, `None` if it never passes.
     pub fn remaining(self) -> Option<Duration> {
         self.at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Whether the moment has passed.
+    /// True if the moment has passed.
     pub fn is_over(self) -> bool {
         self.remaining() == Some(Duration::ZERO)
     }
 
-    /// The moment, unless it is never.
+    /// The moment; `None` for never.
     pub fn instant(self) -> Option<Instant> {
         self.at
     }

@@ -1,49 +1,50 @@
-//! Who has left: what a rank signalled before it went is there, and nothing more will come from it.
+//! Which ranks have left: what a rank signalled before it left is there, and nothing more will come from it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The ranks that have let go of a transport: processes that closed it, dropped it because of an error, or came to their end; threads whose
-/// closure did.
+/// The ranks that have let go of a transport: processes that closed it, dropped it because of an error, or ended;
+/// threads whose closure ended.
 ///
-/// That alone is no failure: what such a rank has sent can still be received. But a wait for something that it has not sent yet is in
-/// vain, and is ended: look here first, and then once more at what is waited for. A handle; clones are the same list.
+/// That alone is not a failure: what such a rank has sent can still be received. But a wait for something that it has
+/// not sent is in vain, and is ended. Look here first, and then look once more for what you wait for. This is a handle:
+/// clones refer to the same list.
 #[derive(Clone, Debug)]
 pub struct Departures(Arc<Left>);
 
 #[derive(Debug)]
 struct Left {
-    /// Whether there is one at all: the only thing that waits look at as a rule.
+    /// True if any rank has left. Waits usually look at nothing else.
     any: AtomicBool,
     ranks: Vec<AtomicBool>,
 }
 
 impl Departures {
-    /// Nobody of so many has left yet. With 0 nobody ever does.
+    /// A list for this many ranks, none of which has left yet. With 0, no departure is ever noticed.
     pub(crate) fn new(ranks: usize) -> Departures {
         let ranks = (0..ranks).map(|_| AtomicBool::new(false)).collect();
         Departures(Arc::new(Left { any: AtomicBool::new(false), ranks }))
     }
 
     pub(crate) fn note(&self, rank: usize) {
-        // Release: who reads it sees all that the rank did before it said goodbye, which this thread has heard, or is.
+        // Release: a reader sees all the rank did before its goodbye. This thread heard that goodbye, or is the rank.
         self.0.ranks[rank].store(true, Ordering::Release);
         self.0.any.store(true, Ordering::Release);
     }
 
-    /// Whether anybody's leaving would be known here.
+    /// True if departures are noticed here at all.
     pub fn are_noticed(&self) -> bool {
         !self.0.ranks.is_empty()
     }
 
-    /// Whether any rank has left: one load.
+    /// True if any rank has left. Costs one load.
     #[inline]
     pub fn any(&self) -> bool {
         self.0.any.load(Ordering::Acquire)
     }
 
-    /// Whether this rank has.
+    /// True if this rank has left.
     pub fn has_left(&self, rank: usize) -> bool {
         self.any() && self.0.ranks.get(rank).is_some_and(|left| left.load(Ordering::Acquire))
     }

@@ -1,7 +1,7 @@
-//! The limit on open files, raised where many ranks need more than it allows at first.
+//! Raises the limit on open files if many ranks need more than it initially allows.
 
-/// Makes sure that this process may open so many files more, sockets and pipes included: raises its limit (the soft one) as far
-/// as it may (to the hard one) where it does not suffice. Programs it starts afterwards have the higher limit, too.
+/// Makes sure that this process may open `more` additional files, including sockets and pipes. If the soft limit is too
+/// low, raises it, up to the hard limit. Programs that the process starts afterwards inherit the higher limit.
 ///
 /// ```
 /// use tilewire::transport::reserve_descriptors;
@@ -15,14 +15,14 @@ pub fn reserve_descriptors(more: usize) -> Result<(), DescriptorLimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable for the call.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 || needed <= limit.rlim_cur {
-        // What cannot be known is found out by opening.
+        // If the limit is unknown, opening the files will show whether it suffices.
         return Ok(());
     }
     if needed > limit.rlim_max {
         return Err(DescriptorLimit { needed, allowed: limit.rlim_max });
     }
     let allowed = limit.rlim_cur;
-    // No more than is needed, twice over: children inherit it, and some close every number up to the limit.
+    // At most twice what is needed: children inherit the limit, and some close every descriptor up to it.
     limit.rlim_cur = needed.saturating_mul(2).min(limit.rlim_max);
     // SAFETY: the call only reads `limit`, which lives through it.
     match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
@@ -31,24 +31,24 @@ pub fn reserve_descriptors(more: usize) -> Result<(), DescriptorLimit> {
     }
 }
 
-/// The files that are open now; a guess where nobody says.
+/// Number of files open now; a guess if the system does not say.
 fn open() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(64, |entries| entries.count() as u64)
 }
 
-/// More files have to be open than this process may open.
+/// This process needs more open files than it may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorLimit {
-    /// How many, those that are open already included.
+    /// Number of files needed, including those already open.
     pub needed: u64,
-    /// How many may be.
+    /// Number of files allowed.
     pub allowed: u64,
 }
 
 errors! {
     struct DescriptorLimit {
         DescriptorLimit { needed, allowed } =>
-            "so many ranks need {needed} open files in a process that may have {allowed}: raise the hard limit \
+            "this many ranks need {needed} open files in a process that may have {allowed}: raise the hard limit \
              (ulimit -Hn), or start fewer ranks on this machine",
     }
 }

@@ -1,4 +1,4 @@
-//! Where a transport's two sides of a transfer meet: what each is about to do, told through the bootstrap.
+//! Where the two sides of a transfer meet: each tells the other, through the bootstrap, what it is about to do.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, AbortCode, Cause};
@@ -19,17 +19,16 @@ use std::time::{Duration, Instant};
 /// One rank's place at a transport's desk.
 pub struct Desk {
     pub(crate) world: Shared,
-    /// The transport's kind and which rendezvous of rank 0 it is from: so that ranks that mean different transports do not take one for
-    /// the other.
+    /// The transport's kind and which of rank 0's rendezvous made it, so that ranks do not confuse transports.
     pub(crate) name: String,
     pairings: Pairings,
-    /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
+    /// This rank's abort word. Kept here because every launch checks it, and making a handle changes a reference count.
     pub(crate) abort: Abort,
     pub(crate) departures: Departures,
     pub(crate) status: Status,
-    /// The store did not answer a last look on the broken transport: there is no other, of whatever peer.
+    /// True if the store did not answer a last look on the broken transport: no more looks, for any peer.
     silent: AtomicBool,
-    /// It stays on its thread, and every transport with it: what the status lines judge rests on that.
+    /// Keeps the desk, and with it every transport, on its thread. The judgement of status lines relies on that.
     _stays: PhantomData<*const ()>,
 }
 
@@ -41,13 +40,13 @@ impl Desk {
         Desk { world, name, pairings, abort, departures, status, silent, _stays: PhantomData }
     }
 
-    /// The door of a rank that has this desk over these segments.
+    /// The door of this desk's rank over these segments.
     pub(crate) fn door(&self, segments: &SegmentSet) -> Door {
         let door = Door::of(segments).with_deadline(self.world.length());
         door.with_news(self.departures.clone(), self.status.clone())
     }
 
-    /// `Err` if the transport is broken: with the verdict where there is one, and otherwise with the cause.
+    /// `Err` if the transport is broken: with the verdict if there is one, otherwise with the cause.
     pub(crate) fn check(&self) -> Result<(), TransportError> {
         self.broken().map_or(Ok(()), |cause| {
             let verdict = self.status.verdict(cause);
@@ -60,12 +59,12 @@ impl Desk {
         self.abort.get()
     }
 
-    /// The next ticket of a kind with a peer: the same until it is told.
+    /// The next ticket of a kind with a peer. It stays the same until it is told.
     pub(crate) fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
         self.pairings.next(self.world.rank(), pairing, peer)
     }
 
-    /// Tells the peer. The first line of a card says what the operation is, for people.
+    /// Tells the peer about an operation. The first line of a card describes it for people.
     pub(crate) fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
         self.check()?;
         let told = self.world.set(&ticket.mine(&self.name), card, self.world.deadline());
@@ -75,20 +74,21 @@ impl Desk {
         Ok(())
     }
 
-    /// What operations are called.
+    /// The names of operations.
     pub(crate) fn names(&self) -> &Names {
         self.pairings.names()
     }
 
-    /// What an operation with a peer is, in words.
+    /// A description of an operation with a peer.
     pub(crate) fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
         self.names().of(peer, operation)
     }
 
-    /// Waits for what the peer told. While it waits, others can see for whom. They still see it after `NotMet`, until the caller has set the
-    /// abort words and says [`Status::goes_on`]: a rank whose deadline passes in between would otherwise take this one for the late one.
+    /// Waits for the peer's card. Meanwhile the other ranks can see which peer this rank waits for. They still see it
+    /// after `NotMet`, until the caller has set the abort words and calls [`Status::goes_on`]: otherwise a rank whose
+    /// deadline passes in between would take this rank for the late one.
     pub(crate) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        // A wait that a caller left standing is another one, and not continued by this: a suspicion holds for one wait.
+        // This does not continue a wait that a caller left published: a suspicion holds for one wait only.
         self.status.goes_on();
         let heard = self.look_for(ticket, deadline);
         if !matches!(heard, Err(TransportError::NotMet { .. })) {
@@ -100,7 +100,7 @@ impl Desk {
         heard
     }
 
-    /// This rank waits for the peer of a ticket, and looked for it after it read `probe`.
+    /// Publishes that this rank waits for a ticket's peer, and that it looked for the card after it read `probe`.
     fn waits_for(&self, ticket: &Ticket, probe: u64) {
         let doing = self.describe(ticket.peer, ticket.operation()).unwrap_or_else(|| ticket.to_string());
         self.status.waits(Kind::Meeting, &[ticket.peer.index()], &doing, probe);
@@ -110,20 +110,21 @@ impl Desk {
     }
 
     fn look_for(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        // The store knows nothing of this transport: between two looks at it, the abort word tells.
+        // The store knows nothing about this transport, so the abort word is checked between two looks at the store.
         const LOOK: Duration = Duration::from_millis(20);
         let (key, start) = (ticket.theirs(&self.name), Instant::now());
-        // As long as a machine with more ranks than processors may keep the store from answering, and no longer: abort and departure are
-        // seen between two looks only.
+        // How long a machine with more ranks than processors may keep the store from answering. It is no longer than
+        // that, because aborts and departures are seen only between two looks.
         const PATIENCE: Duration = Duration::from_secs(10);
         let patience = deadline.map_or(PATIENCE, |deadline| deadline.min(PATIENCE));
-        // As long as a look lasts that is the last: the transport is broken.
+        // How long the last look may take once the transport is broken.
         const MOMENT: Duration = Duration::from_secs(1);
         loop {
-            // Before the look: what the peer told, it told before it failed or left. What a rank gave up for may be in its card, and then this
-            // one finds the same; a launch sees that the transport is broken.
+            // Checked before the look: whatever the peer told, it told before it failed or left. The reason why a rank
+            // gave up may be in its card, and then this rank finds the same. A launch will see that the transport is
+            // broken.
             let broken = self.check().err();
-            // Relaxed: the flag says all there is.
+            // Relaxed: the flag guards no other data.
             let broken = match broken {
                 Some(broken) if self.silent.load(Ordering::Relaxed) => return Err(broken),
                 broken => broken,
@@ -135,7 +136,7 @@ impl Desk {
                 if broken.is_some() { (Duration::ZERO, patience.min(MOMENT)) } else { (left, patience) };
             match (self.world.look(&key, Deadline::after(left), Deadline::after(patience)), broken) {
                 (Ok(card), _) => return Ok(card),
-                // Answers, and about one peer only.
+                // The store did answer, but only about one peer.
                 (Err(BootstrapError::KeyNotSet { .. } | BootstrapError::PeerGone { .. }), Some(broken)) => {
                     return Err(broken);
                 }
@@ -152,14 +153,14 @@ impl Desk {
                     self.waits_for(ticket, probe);
                 }
                 (Err(BootstrapError::KeyNotSet { .. }), None) => {
-                    // Looked for before anybody is told, and goes on. A rank that gave up goes on after it has set the abort words, so if its
-                    // line (acquire) is no longer there, the cause is.
+                    // Look for the late rank before any rank is told and continues. A rank that gave up withdraws its
+                    // line only after it has set the abort words. So if its line (acquire) is gone, the cause is there.
                     let late = Rank::new(self.status.late(ticket.peer.index()) as u32);
                     self.check()?;
                     return Err(TransportError::NotMet { ticket: *ticket, late, after: start.elapsed() });
                 }
                 (Err(error), None) => {
-                    // Who waits in vain learns best why from the abort word.
+                    // The abort word explains best why a wait is in vain.
                     self.check()?;
                     return Err(self.lost(error.into()));
                 }
@@ -167,7 +168,7 @@ impl Desk {
         }
     }
 
-    /// The first step of a collective end: all ranks have come to it.
+    /// The first step of a collective close: returns when all ranks have come to it.
     pub(crate) fn closed(&self) -> Result<(), TransportError> {
         self.check()?;
         self.status.closes();
@@ -181,7 +182,7 @@ impl Desk {
             return Err(not_closed(open));
         }
         let closed = self.world.barrier(&format!("{}/closed", self.name), deadline);
-        // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
+        // The abort word explains best why a wait is in vain: the barrier only knows that some rank is gone.
         self.check()?;
         closed.map_err(|error| match self.lost(error) {
             TransportError::Bootstrap(BootstrapError::Timeout { late, absent, .. }) => {
@@ -191,21 +192,22 @@ impl Desk {
         })
     }
 
-    /// What the others are to be told when this rank gives up: the first cause that is known here, and only then its own.
+    /// What to tell the others when this rank gives up: the first cause known here, or else its own.
     pub(crate) fn first(&self, cause: Cause) -> Cause {
         self.broken().or_else(|| self.death()).unwrap_or(cause)
     }
 
-    /// A death that the store has told of, which the monitor may not have seen yet. Whoever has said goodbye here may end as it likes.
+    /// A death that the store reported and the monitor may not have seen yet. A death after a goodbye does not count.
     fn death(&self) -> Option<Cause> {
         let lost = self.world.lost().filter(|rank| !self.departures.has_left(rank.index()));
         lost.map(|rank| Cause { code: AbortCode::Died, rank: rank.index(), reason: 0 })
     }
 
-    /// The store may hear of a death before this rank's monitor does. It is the cause then, for this rank and for all whom it tells.
+    /// The store may hear of a death before this rank's monitor. That is then the cause, for this rank and all it
+    /// tells.
     fn lost(&self, error: TransportError) -> TransportError {
         match error {
-            // Who has said goodbye here may end as it likes.
+            // A death after a goodbye does not count.
             TransportError::Bootstrap(BootstrapError::PeerGone { peer, departure: Departure::Lost, .. })
                 if !self.departures.has_left(peer.index()) =>
             {
@@ -219,8 +221,8 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// The transport's monitor says goodbye after this, and tells the others of a cause first, if there is one: without it, the others could
-    /// take the goodbye for the cause.
+    /// After this, the transport's monitor says goodbye. It first tells the others of the cause, if there is one:
+    /// otherwise they could take the goodbye for the cause.
     fn drop(&mut self) {
         strike(&self.status);
         if let Some(died) = self.death() {
@@ -244,7 +246,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
-    /// Ambiguous, and so an error here, for a type that can go to another thread.
+    /// Ambiguous, and so a compile error here, for a type that can move to another thread.
     trait Stays<How> {
         fn stays() {}
     }
@@ -252,7 +254,7 @@ mod tests {
     impl<T: Send> Stays<u8> for T {}
     const _: fn() = <Desk as Stays<_>>::stays;
 
-    /// A store that answers no look, or answers that nothing is there.
+    /// A store that never answers a look, or always answers that nothing is there.
     struct Mute {
         inner: LocalBootstrap,
         answers: bool,

@@ -1,4 +1,4 @@
-//! How the launches of a rank wait, and how they end: the one door of a rank to all its peers.
+//! How the launches of a rank wait, and how their waits end: a rank's one door to all its peers.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, Cause};
@@ -9,8 +9,8 @@ use super::status::Status;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The abort word and the doorbell of a rank, and what it knows of the ranks whose memory is mapped here: whose doorbell to ring after
-/// a signal, whose waits to end when this rank fails, who has left, what each waits for.
+/// A rank's abort word and doorbell, and what it knows about the ranks whose memory is mapped here: whose doorbell to
+/// ring after a signal, whose waits to end if this rank fails, which ranks have left, and what each waits for.
 #[derive(Clone)]
 pub struct Door {
     own: usize,
@@ -29,7 +29,7 @@ struct Mapped {
 }
 
 impl Door {
-    /// The door of a rank over these segments. Waits last 30 s at most, and nobody's leaving is noticed.
+    /// The door of a rank over these segments. Waits last at most 30 s, and departures are not noticed.
     ///
     /// ```
     /// use tilewire::transport::{AbortCode, Cause, Door, SegmentSet};
@@ -59,44 +59,44 @@ impl Door {
         }
     }
 
-    /// With a deadline for waits; `None`: they last as long as it takes.
+    /// Sets the deadline for waits; `None`: they last as long as it takes.
     pub fn with_deadline(self, deadline: Option<Duration>) -> Door {
         Door { deadline, ..self }
     }
 
-    /// With what is known of ranks that have left, and with what all ranks wait for.
+    /// Adds what is known about ranks that have left, and what all ranks wait for.
     pub(crate) fn with_news(self, departures: Departures, status: Status) -> Door {
         Door { departures: Some(departures), status: Some(status), ..self }
     }
 
-    /// This rank's abort word: what its waits poll.
+    /// This rank's abort word, which its waits poll.
     #[inline]
     pub fn abort(&self) -> &Abort {
         &self.ranks[self.own].abort
     }
 
-    /// Why waits of this rank are to end, if they are.
+    /// Why this rank's waits must end, if they must.
     #[inline]
     pub fn broken(&self) -> Option<Cause> {
         self.abort().get()
     }
 
-    /// Ends the waits of all ranks that are mapped here, this one's included.
+    /// Ends the waits of all ranks that are mapped here, including this one's.
     pub fn fail(&self, cause: Cause) {
         self.ranks.iter().for_each(|rank| _ = rank.abort.set(cause));
     }
 
-    /// How long a wait may last; `None`: without end.
+    /// How long a wait may last; `None`: forever.
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// Who has let go of the transport already, where that is noticed: waits for what they have not sent end immediately.
+    /// The ranks that have left the transport, if that is noticed: waits for what they have not sent end immediately.
     pub fn departures(&self) -> Option<&Departures> {
         self.departures.as_ref()
     }
 
-    /// What all ranks wait for, where they can see it of each other. Without it only a deadline ends a wait for a rank that waits itself.
+    /// What all ranks wait for, if they publish it. Without it, only a deadline ends a wait for a rank that is waiting.
     pub fn status(&self) -> Option<&Status> {
         self.status.as_ref()
     }
@@ -106,7 +106,7 @@ impl Door {
         self.own
     }
 
-    /// The doorbells of the ranks that are mapped here, and where the segment of each lies.
+    /// The doorbells of the ranks that are mapped here, each with the address range of the rank's segment.
     pub(crate) fn doorbells(&self) -> impl Iterator<Item = (&Doorbell, &Range<usize>)> {
         self.ranks.iter().map(|rank| (&rank.doorbell, &rank.place))
     }

@@ -1,7 +1,7 @@
-//! The doorbell: how a rank that waits for its peers sleeps, and how they wake it at no cost while it is awake.
+//! The doorbell: how a rank sleeps while it waits for its peers, and how they wake it (one load if it is awake).
 //!
-//! One 32-bit word per rank, in the header of its segment. The low 12 bits count who sleeps, or is about to; the others count the
-//! rings that found somebody.
+//! One 32-bit word per rank, in the header of its segment. The low 12 bits count the threads that sleep, or are about
+//! to; the others count the rings that found a sleeper.
 //!
 //! ```text
 //!  signaller                               sleeper
@@ -14,23 +14,24 @@
 //!
 //! **Why nobody hangs.** Consider a signal and a sleeper that needs it.
 //!
-//! - If s2 sees the sleeper of z1, then s3 changes the word. Either that comes before the kernel compares in z4, which then
-//!   returns at once, or after, and then s4 finds the sleeper in the queue: FUTEX_WAIT compares and queues itself under the lock
-//!   that FUTEX_WAKE takes. So a wake is never lost between z3 and z4, whatever happens there. (The counts may wrap to the very
-//!   value of `seen` only after 2²⁰ rings within one bounded wait, and then the next line holds.) That another ring took the
-//!   sleeper away before s2 is no loss: that ring changed the word as well.
-//! - If s2 does not see it, the sleeper may or may not see s1 in z3. That both miss (s1 still in the signaller's store buffer
-//!   when s2 reads) would take a full fence between s1 and s2 to rule out, in *every* signal, for a case that needs the two to meet
-//!   within the life of a store in the buffer. We do not pay it. The wait of z4 is bounded: after at most
-//!   [`LONGEST_NAP`] the sleeper is back at z3. Stores become visible in finite time (that is what hardware and the language
-//!   promise for atomics), so a later z3 sees s1. **A lost wake-up is a delay of one nap, never a hang.**
+//! - If s2 sees the sleeper of z1, then s3 changes the word. Either that comes before the kernel compares in z4, which
+//!   then returns immediately, or after, and then s4 finds the sleeper in the queue: FUTEX_WAIT compares and enqueues
+//!   under the lock that FUTEX_WAKE takes. So a wake is never lost between z3 and z4, whatever happens there. (The
+//!   counts can wrap around to exactly `seen` only after 2²⁰ rings within one bounded wait, and then the next point
+//!   applies.) If another ring took the sleeper away before s2, nothing is lost: that ring changed the word as well.
+//! - If s2 does not see it, the sleeper may or may not see s1 in z3. Both may miss, if s1 is still in the signaller's
+//!   store buffer when s2 reads. To rule that out would take a full fence between s1 and s2 in *every* signal, for a
+//!   case that needs the two to meet within the lifetime of a store in the buffer. We do not pay that. The wait of z4
+//!   is bounded: after at most [`LONGEST_NAP`] the sleeper is back at z3. Stores become visible in finite time
+//!   (hardware and the language promise that for atomics), so a later z3 sees s1. **A lost wake-up is a delay of one
+//!   nap, never a hang.**
 //!
-//! z2 keeps z3 from being done before z1: without it the sleeper could miss with a fence on the signaller's side, too, and misses
-//! would be common rather than rare. It is the sleeper who pays for it, and the sleeper has time.
+//! z2 keeps z3 from being executed before z1. Without it the sleeper could miss a signal even with a fence on the
+//! signaller's side, and misses would be common rather than rare. The sleeper pays for it, and the sleeper has time.
 //!
-//! A sleeper that is killed stays counted until the next ring, which then wakes nobody; nothing depends on the count being right.
+//! A killed sleeper stays counted until the next ring, which then wakes nobody; nothing depends on a correct count.
 //!
-//! What the data needs is in s1 and z3 alone (release and acquire of the slot): the bell publishes nothing.
+//! The data is ordered by s1 and z3 alone (release and acquire of the slot): the bell publishes nothing.
 
 use super::futex;
 use super::mapping::Mapping;
@@ -38,16 +39,17 @@ use crate::sync::{Arc, AtomicU32, Instant, Ordering, compiler_fence, fence};
 use std::fmt;
 use std::time::Duration;
 
-/// The first nap: what a lost wake-up costs at most when sleeping has just begun.
+/// The first nap: the most that a lost wake-up costs when sleeping has just begun.
 const FIRST_NAP: Duration = Duration::from_millis(1);
-/// Naps grow with the time slept, up to this: a hundred looks a second cost a rank that waits for long next to nothing.
+/// Naps grow with the time slept, up to this: a hundred looks per second cost a rank in a long wait next to nothing.
 const LONGEST_NAP: Duration = Duration::from_millis(10);
 
-/// One ring, above the count of sleepers.
+/// One ring: the lowest bit above the count of sleepers.
 const RING: u32 = 1 << 12;
 const SLEEPERS: u32 = Doorbell::SLEEPERS;
 
-/// The doorbell of one rank: its threads sleep on it, its peers ring it after they signalled. A handle; clones are the same bell.
+/// The doorbell of one rank: its threads sleep on it, its peers ring it after they have signalled. This is a handle:
+/// clones refer to the same bell.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,19 +73,19 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// The bits of the [word](Doorbell::word) that count sleepers. (More than fit carry over into the rings, which delays somebody
-    /// by a nap.)
+    /// The bits of the [word](Doorbell::word) that count sleepers. (If there are more than fit, the count carries over
+    /// into the rings, which delays some sleeper by a nap.)
     pub const SLEEPERS: u32 = RING - 1;
 
     pub(super) fn new(segment: Arc<Mapping>) -> Doorbell {
         Doorbell { segment }
     }
 
-    /// Wakes whoever sleeps. To be called after the store that makes a sleeper ready; costs one load when nobody sleeps.
+    /// Wakes all sleepers. Call it after the store that makes a sleeper ready. It costs one load if nobody sleeps.
     #[inline]
     pub fn ring(&self) {
-        // No instruction; it keeps the compiler from moving the load up before the signal, which would widen the window in which
-        // both sides miss each other.
+        // This is not an instruction: it keeps the compiler from moving the load up before the signal, which would
+        // widen the window in which both sides miss each other.
         compiler_fence(Ordering::SeqCst);
         // Relaxed: see s2 in the module's docs.
         let word = self.word().load(Ordering::Relaxed);
@@ -92,14 +94,15 @@ impl Doorbell {
         }
     }
 
-    /// Sleeps until `ready` says true or `timeout` is over; gives what `ready` said last. Several threads may sleep at once.
+    /// Sleeps until `ready` returns true or `timeout` has passed; returns the last result of `ready`. Several threads
+    /// may sleep simultaneously.
     ///
-    /// `ready` is asked again after every ring, and at least every 10 ms. It should look with acquire at what it waits for, and
-    /// look at the abort word as well.
+    /// `ready` is called again after every ring, and at least every 10 ms. It should load what it waits for with
+    /// acquire, and check the abort word as well.
     pub fn sleep(&self, mut ready: impl FnMut() -> bool, timeout: Duration) -> bool {
         let start = Instant::now();
         loop {
-            // Relaxed with the fence behind it: z1 and z2.
+            // Relaxed, followed by a fence: z1 and z2.
             let seen = self.word().fetch_add(1, Ordering::Relaxed).wrapping_add(1);
             fence(Ordering::SeqCst);
             let is_ready = ready();
@@ -115,9 +118,9 @@ impl Doorbell {
         }
     }
 
-    /// z5. So that nobody rings for a rank that is awake.
+    /// z5: so that nobody rings for a rank that is awake.
     fn rise(&self, seen: u32) {
-        // Relaxed: a count that is late costs a needless wake-up.
+        // Relaxed: a stale count only costs a needless wake-up.
         let mut word = self.word().load(Ordering::Relaxed);
         while word / RING == seen / RING && word & SLEEPERS != 0 {
             match self.word().compare_exchange_weak(word, word - 1, Ordering::Relaxed, Ordering::Relaxed) {
@@ -130,10 +133,11 @@ impl Doorbell {
     /// s3 and s4.
     #[cold]
     fn wake(&self, mut word: u32) {
-        // Only who takes the sleepers away wakes: one system call per sleep, however many signals come before the sleeper is up.
+        // Only the ring that takes the sleepers away wakes them: one system call per sleep, however many signals come.
         while word & SLEEPERS != 0 {
             let rung = (word & !SLEEPERS).wrapping_add(RING);
-            // Relaxed: the word orders nothing but itself, and the kernel's lock orders it against the sleeper's comparison.
+            // Relaxed: the word orders nothing but itself; the kernel's lock orders it against the sleeper's
+            // comparison.
             match self.word().compare_exchange_weak(word, rung, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return futex::wake_all(self.word()),
                 Err(now) => word = now,
@@ -141,7 +145,7 @@ impl Doorbell {
         }
     }
 
-    /// The word itself, for code that looks often whether there is anybody to [ring](Doorbell::ring) for.
+    /// The word itself, for code that often checks whether there is anybody to [ring](Doorbell::ring) for.
     pub fn word(&self) -> &AtomicU32 {
         &self.segment.header().doorbell.0
     }

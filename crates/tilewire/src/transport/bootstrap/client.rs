@@ -1,7 +1,7 @@
 //! A rank's connection to the store.
 //!
-//! Calls write their question and sleep; one thread reads the answers and wakes whom they are for. So several threads of a
-//! rank can wait at the same time, and the end of the store is seen at once.
+//! A call sends its question and sleeps. One thread reads the answers and wakes the callers. So several threads of a
+//! rank can wait simultaneously, and the loss of the store is noticed immediately.
 #![forbid(unsafe_code)]
 
 use super::secret::{End, Secret};
@@ -17,17 +17,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The store says itself that a deadline has passed, since it knows who is missing. This long after, it is not believed to
-/// answer at all.
+/// The store itself reports that a deadline has passed, since it knows which ranks are missing. If it has not done so
+/// this long after the deadline, we assume that it will not answer at all.
 const GRACE: Duration = Duration::from_secs(1);
-/// The longest one attempt to connect, or one step of the exchange of proofs, may take.
+/// Time limit for one attempt to connect, and for the handshake that follows.
 const ATTEMPT: Duration = Duration::from_secs(5);
-/// Between attempts: doubles from the first to the last.
+/// Pause between attempts: doubles from the first value up to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
 /// A rank that is a process.
 ///
-/// Dropping it is leaving the world; dropping it in a panic is failing; a process that ends without either is lost.
+/// Dropping it means leaving the world, or failing if in a panic. A process that ends without dropping it is lost.
 pub struct TcpBootstrap {
     rank: Rank,
     world_size: usize,
@@ -38,28 +38,28 @@ pub struct TcpBootstrap {
     inbox: Arc<Inbox>,
     reader: Option<JoinHandle<()>>,
     hosted: Option<Hosted>,
-    /// The rank whose process has the store, where that is known: with the store it is gone, too.
+    /// The rank whose process hosts the store, if known: if the store is gone, so is that rank.
     host: Option<Rank>,
-    /// Whether the job has failed as far as this rank knows.
+    /// True if the job has failed, as far as this rank knows.
     has_failed: AtomicBool,
     lost: OnceLock<Rank>,
 }
 
-/// A store in this process.
+/// A store that this process hosts.
 struct Hosted {
     server: StoreServer,
-    /// How long it serves on when this rank has left; `None` is without end.
+    /// How long it continues to serve after this rank has left; `None`: forever.
     patience: Option<Duration>,
 }
 
-/// The sending end of the connection. One message at a time; who waits for its turn waits no longer than for the store.
+/// The sending end of the connection. Threads take turns, and wait for them no longer than for the store.
 struct Writer {
     stream: TcpStream,
     busy: Mutex<bool>,
     free: Condvar,
 }
 
-/// What the reading thread leaves for the callers.
+/// Where the reading thread leaves answers for the callers.
 struct Inbox {
     state: Mutex<Mail>,
     changed: Condvar,
@@ -67,15 +67,15 @@ struct Inbox {
 
 #[derive(Default)]
 struct Mail {
-    /// Numbers under which somebody waits, and the answers that came.
+    /// Numbers of the questions that callers wait on, and the answers that have arrived.
     expected: HashMap<u64, Option<Answer>>,
-    /// The connection has ended.
+    /// True once the connection has ended.
     ended: bool,
 }
 
 impl TcpBootstrap {
-    /// Connects to the store at `host:port`. Tries until the deadline, since the store may start later than the rank. The
-    /// system's resolver, which turns a name into addresses, has a time limit of its own.
+    /// Connects to the store at `host:port`. Retries until the deadline, since the store may start later than the rank.
+    /// The system's resolver, which turns a name into addresses, has its own time limit.
     pub fn connect(
         address: &str,
         rank: Rank,
@@ -86,8 +86,7 @@ impl TcpBootstrap {
         TcpBootstrap::connect_to(None, address, rank, world_size, secret, deadline)
     }
 
-    /// As [`TcpBootstrap::connect`], where it may be known which rank hosts the store. The end of the store is then the end of
-    /// that rank, and is reported as such.
+    /// Like [`TcpBootstrap::connect`]. The loss of the store is reported as the loss of `host`, if that is given.
     pub(in crate::transport) fn connect_to(
         host: Option<Rank>,
         address: &str,
@@ -112,14 +111,14 @@ impl TcpBootstrap {
         }
     }
 
-    /// Hosts the store at `host:port` in this process and connects to it: what rank 0 does where no launcher hosts it.
+    /// Hosts the store at `host:port` in this process and connects to it, as rank 0 does without a launcher.
     ///
-    /// An IP address or `localhost` is where it listens. For any other name it listens on all interfaces: what a host calls
-    /// itself is often not what its peers reach it by.
+    /// If the host is an IP address or `localhost`, the store listens there. For any other name it listens on all
+    /// interfaces, since the name a host has for itself is often not the one its peers reach it by.
     ///
-    /// The other ranks may need the store for longer than this one. Dropping the bootstrap waits for nobody: the store serves on in
-    /// the background until they have left, and the process ends no earlier. That takes at most as long as `deadline` was away in
-    /// this call, and a second if this rank knows that the job has failed.
+    /// The other ranks may need the store longer than this one. Dropping the bootstrap does not wait for them: the
+    /// store continues to serve in the background until they have left, and the process does not end before that. This
+    /// lasts at most as long as `deadline` was away in this call, or one second if this rank knows that the job failed.
     pub fn host(
         address: &str,
         world_size: usize,
@@ -129,7 +128,7 @@ impl TcpBootstrap {
         let bind = |source| BootstrapError::Bind { address: address.to_string(), source };
         let patience = deadline.remaining();
         let listener = match listen(address) {
-            // It may be the store of a world that this process was in before.
+            // The port may still belong to the store of a world that this process was in before.
             Err(error) if error.kind() == ErrorKind::AddrInUse && lingering::wait(deadline) => listen(address),
             listener => listener,
         };
@@ -140,7 +139,7 @@ impl TcpBootstrap {
         Ok(bootstrap)
     }
 
-    /// Where the store is, if this rank hosts it.
+    /// The address of the store, if this rank hosts it.
     pub fn hosts_at(&self) -> Option<std::net::SocketAddr> {
         self.hosted.as_ref().map(|hosted| hosted.server.address())
     }
@@ -154,7 +153,7 @@ impl TcpBootstrap {
         host: Option<Rank>,
     ) -> Result<TcpBootstrap, BootstrapError> {
         let inbox = Arc::new(Inbox { state: Mutex::default(), changed: Condvar::new() });
-        // Reading waits as long as there is nothing to say; callers have deadlines, and the end of the connection wakes it.
+        // No read timeout: callers have their own deadlines, and the end of the connection wakes the reading thread.
         stream.set_read_timeout(None).map_err(BootstrapError::Resources)?;
         let (incoming, mail) = (stream.try_clone().map_err(BootstrapError::Resources)?, inbox.clone());
         let longest = wire::longest_answer(&limits, world_size);
@@ -186,7 +185,7 @@ impl TcpBootstrap {
         self.call_patiently(operation, name, value, deadline, deadline)
     }
 
-    /// A call whose answer may come later than its deadline: until `patience` the store is believed to be there.
+    /// A call whose answer may arrive after its deadline: the store is assumed to be alive until `patience`.
     fn call_patiently(
         &self,
         operation: Operation,
@@ -196,9 +195,9 @@ impl TcpBootstrap {
         patience: Deadline,
     ) -> Result<Answer, BootstrapError> {
         let result = self.ask(operation, name, value, deadline, patience);
-        // Relaxed: a flag that guards nothing.
+        // Relaxed: the flag guards no other data.
         match &result {
-            // All ranks have come, so what failed before is overcome.
+            // All ranks have come, so the job has recovered from any earlier failure.
             Ok(_) if matches!(operation, Operation::Barrier | Operation::AllGather) => {
                 self.has_failed.store(false, Ordering::Relaxed);
             }
@@ -234,7 +233,7 @@ impl TcpBootstrap {
         let request = Request { operation, name: name.to_string(), value: value.into() };
         let question = Question::Ask { request, left: deadline.remaining() }.encode(number);
         self.inbox.lock().expected.insert(number, None);
-        // If that fails, waiting ends soon; what the store said before it went, if it did, is better than that it went.
+        // If this fails, the wait ends soon. An answer the store gave before it went says more than that it is gone.
         self.writer.send(&question, patience);
         match self.inbox.wait(number, patience) {
             Some(Answer::Refused(refusal)) => Err(refused(refusal)),
@@ -253,8 +252,8 @@ impl TcpBootstrap {
 }
 
 impl Writer {
-    /// Sends a message; false when it could not be sent until shortly after the deadline. A connection with half a message on
-    /// it is of no more use, so it ends; one that others keep busy goes on.
+    /// Sends a message; returns false if it could not be sent until shortly after the deadline. A connection with half
+    /// a message on it is useless, so it is ended. One that is merely busy with other messages stays open.
     fn send(&self, message: &[u8], deadline: Deadline) -> bool {
         let until = deadline.instant().and_then(|at| at.checked_add(GRACE));
         let Some(_turn) = self.turn(until) else { return false };
@@ -278,7 +277,7 @@ impl Writer {
         Some(Turn(self))
     }
 
-    /// Ends the connection, and with it the reading thread, and whoever is sending.
+    /// Ends the connection, and with it the reading thread and any send in progress.
     fn end(&self) {
         _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -294,8 +293,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A stream whose calls together end by a moment. A timeout of a socket is one of each call: whoever sends, or takes, byte by
-/// byte must not stretch it.
+/// A stream whose calls must all end by one moment. A socket's timeout applies to each call separately, so a peer that
+/// sends or accepts byte by byte could stretch it.
 struct InTime<'s> {
     stream: &'s TcpStream,
     until: Option<Instant>,
@@ -331,7 +330,7 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reading thread: until the connection ends, or something comes that is no answer.
+    /// The reading thread: runs until the connection ends or something arrives that is not an answer.
     fn fill(&self, stream: TcpStream, longest: usize) {
         let mut stream = BufReader::new(stream);
         while let Some((number, answer)) = next_answer(&mut stream, longest) {
@@ -399,7 +398,7 @@ enum Attempt {
     Final(BootstrapError),
 }
 
-/// A store that is gone, and not just silent, when a rank has asked to join: its host, where that is a rank, is gone with it.
+/// If the store is gone, and not just silent, after a rank has asked to join, the rank hosting it (if any) is gone too.
 fn blamed(host: Option<Rank>, error: BootstrapError) -> BootstrapError {
     let is_end = |error: &io::Error| {
         matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
@@ -457,7 +456,7 @@ fn attempt(
     }
 
     store.write_all(&Question::Join { rank, world_size }.encode(0))?;
-    // From here on the rank may have joined, whatever becomes of the answer; and nobody joins twice.
+    // From here on the rank may have joined even if the answer never arrives, and no rank can join twice.
     let unanswered = |source| Attempt::Final(BootstrapError::JoinUnanswered { address: named(), rank, source });
     match next_reply(&mut store, 64).map_err(unanswered)?.1 {
         Reply::Joined(limits) => Ok((stream, limits)),
@@ -481,8 +480,8 @@ fn open(address: &str, deadline: Deadline) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Where this host reaches a listener at an address: at itself, unless it listens on all interfaces. What listens on `[::]`
-/// takes IPv4 as well, as a rule, and a host may have IPv6 without having `::1`.
+/// Where this host reaches a listener: at the listener's own address, or at loopback if it listens on all interfaces. A
+/// listener on `[::]` usually accepts IPv4 as well, and a host may have IPv6 without having `::1`.
 fn reached_at(address: SocketAddr) -> Vec<SocketAddr> {
     let (v4, v6) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST));
     let ips = match address.ip() {
@@ -493,7 +492,7 @@ fn reached_at(address: SocketAddr) -> Vec<SocketAddr> {
     ips.into_iter().map(|ip| SocketAddr::new(ip, address.port())).collect()
 }
 
-/// The time for one step; never zero, which would mean no timeout.
+/// The time limit for one step; never zero, which is not a valid timeout.
 fn step(deadline: Deadline) -> Duration {
     deadline.remaining().unwrap_or(ATTEMPT).clamp(Duration::from_millis(1), ATTEMPT)
 }
@@ -506,7 +505,7 @@ fn listen(address: &str) -> io::Result<TcpListener> {
     if literal || host == "localhost" {
         return TcpListener::bind(address);
     }
-    // `[::]` takes IPv4 as well where the host has IPv6 at all.
+    // `[::]` also accepts IPv4, if the host has IPv6 at all.
     TcpListener::bind(format!("[::]:{port}")).or_else(|_| TcpListener::bind(format!("0.0.0.0:{port}")))
 }
 
@@ -547,7 +546,7 @@ impl Bootstrap for TcpBootstrap {
         self.note_failure();
         let abort = Question::Abort { reason: reason.to_string() }.encode(0);
         if !self.writer.send(&abort, Deadline::after(Duration::ZERO)) {
-            // Then the store knows by this.
+            // Then the store learns it from the closed connection.
             self.writer.end();
         }
     }
@@ -573,7 +572,7 @@ impl Drop for TcpBootstrap {
             _ = reader.join();
         }
         if let Some(Hosted { server, patience }) = self.hosted.take() {
-            // After a failure the others only have to hear of it, and who has failed may never leave.
+            // After a failure the others only have to hear of it, and the failed rank may never leave.
             let grace = self.has_failed.load(Ordering::Relaxed).then_some(GRACE);
             let patience = grace.map_or(patience, |grace| Some(patience.map_or(grace, |all| all.min(grace))));
             lingering::keep(server, patience.map_or(Deadline::never(), Deadline::after), GRACE);

@@ -1,11 +1,11 @@
-//! One connection as the store sees it: bytes in, [`Event`]s out; answers in, bytes out. No sockets, no clock of its own.
+//! One connection as the store sees it: bytes in, [`Event`]s out; answers in, bytes out. No sockets, no clock.
 //!
 //! ```text
 //!   Stranger ──proof──▶ Proven ──join──▶ Member(rank)
 //!      at most PROOF bytes kept │ one join message │ one message of the limits' size
 //! ```
 //!
-//! A violation ends the connection; there is no way to get back in step with a peer that does not keep to the protocol.
+//! A violation ends the connection: there is no way to resynchronize with a peer that breaks the protocol.
 #![forbid(unsafe_code)]
 
 use super::secret::{End, Nonce, Secret};
@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::time::Instant;
 
-/// Read at a time from one connection, so that none keeps the others waiting.
+/// Most bytes to read from one connection at a time, so that none keeps the others waiting.
 const PORTION: usize = 64 << 10;
-/// With more pieces than this to write, nothing is read: who does not read answers cannot go on asking.
+/// With more pieces than this to write, nothing is read: a peer that does not read answers cannot keep asking.
 const BACKLOG: usize = 64;
 
 pub(super) struct Connection {
@@ -27,12 +27,12 @@ pub(super) struct Connection {
     nonce: Nonce,
     input: Vec<u8>,
     output: VecDeque<Bytes>,
-    /// How much of the first piece of `output` is written.
+    /// Bytes of the first piece of `output` that are already written.
     written: usize,
-    /// Ends as soon as `output` is written.
+    /// True if the connection ends as soon as `output` is written.
     closing: bool,
     pub(super) opened: Instant,
-    /// When a message that is under way, in either direction, last moved.
+    /// When a message in progress, in either direction, last advanced.
     pub(super) moved: Instant,
 }
 
@@ -43,10 +43,10 @@ enum Stage {
     Member(Rank),
 }
 
-/// A whole message, with its number.
+/// A complete message, with its number.
 pub(super) type Event = (u64, Question);
 
-/// The connection has to be closed.
+/// The connection must be closed.
 #[derive(Debug)]
 pub(super) struct Closed;
 
@@ -66,7 +66,7 @@ impl Connection {
         })
     }
 
-    /// Whether it has not proven the secret: all that it can be so far is one of many.
+    /// True until the peer has proven that it knows the secret.
     pub(super) fn is_stranger(&self) -> bool {
         self.stage == Stage::Stranger
     }
@@ -75,7 +75,7 @@ impl Connection {
         if let Stage::Member(rank) = self.stage { Some(rank) } else { None }
     }
 
-    /// The rank has joined.
+    /// Records that the rank has joined.
     pub(super) fn admit(&mut self, rank: Rank) {
         self.stage = Stage::Member(rank);
     }
@@ -84,7 +84,7 @@ impl Connection {
         self.output.extend(reply.encode(number).into_iter().filter(|piece| !piece.is_empty()));
     }
 
-    /// Says what is still to be said, and no more.
+    /// Closes the connection once all pending output is written.
     pub(super) fn close_when_written(&mut self) {
         self.closing = true;
     }
@@ -97,12 +97,12 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Whether a message is under way; if not, silence is no fault.
+    /// True if a message is in progress; if not, silence is not a fault.
     pub(super) fn is_amid(&self) -> bool {
         !self.input.is_empty() || self.wants_to_write()
     }
 
-    /// Reads one portion and gives the messages that are whole now.
+    /// Reads one portion and returns the messages that are now complete.
     pub(super) fn read(
         &mut self,
         source: &mut impl Read,
@@ -111,7 +111,7 @@ impl Connection {
         now: Instant,
     ) -> Result<Vec<Event>, Closed> {
         let mut portion = [0; PORTION];
-        // Who has not joined gets no more read than it may send, so what it sends in excess stays with the kernel.
+        // From a peer that has not joined we read no more than it may send, so any excess stays in the kernel.
         let room = match self.stage {
             Stage::Stranger => PROOF - self.input.len(),
             Stage::Proven => HEADER + wire::longest_question(limits, false) - self.input.len(),
@@ -132,7 +132,7 @@ impl Connection {
         self.messages(limits)
     }
 
-    /// Writes as much as goes.
+    /// Writes as much as possible without waiting.
     pub(super) fn write(&mut self, sink: &mut impl Write, now: Instant) -> Result<(), Closed> {
         while let Some(piece) = self.output.front() {
             match sink.write(&piece[self.written..]) {
@@ -152,13 +152,13 @@ impl Connection {
         if self.closing { Err(Closed) } else { Ok(()) }
     }
 
-    /// Looks at a stranger's proof, as far as it is there.
+    /// Checks a stranger's proof, as far as it has arrived.
     fn judge(&mut self, secret: &Secret) -> Result<(), Closed> {
         let seen = self.input.len().min(MAGIC.len());
         if self.input[..seen] != MAGIC[..seen] {
             return Err(Closed);
         }
-        // The rest of another version's message may be of another length: its version is all that is looked at.
+        // Another version's message may have another length, so only its version is checked.
         if self.input.get(MAGIC.len()).is_some_and(|version| *version != VERSION) {
             self.output.push_back(wire::verdict(Verdict::WrongVersion, &[0; 32]).into());
             self.close_when_written();

@@ -7,20 +7,20 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// Why a call on a bootstrap failed. What is about peers names them.
+/// Why a call on a bootstrap failed. Errors about peers name them.
 #[non_exhaustive]
 pub enum BootstrapError {
     /// Not all ranks came to a barrier or all-gather in time.
     Timeout {
         /// The rank that waited.
         rank: Rank,
-        /// What it waited in.
+        /// The call it waited in.
         operation: Operation,
         /// The name of the barrier or all-gather.
         name: String,
-        /// The ranks that did not come, though they are connected; or, where all came, the first whose wait was over.
+        /// The ranks that are connected but did not come. If all came, the first one whose wait expired.
         late: Vec<Rank>,
-        /// The ranks that never even connected.
+        /// The ranks that never connected at all.
         absent: Vec<Rank>,
         /// How long it waited.
         waited: Duration,
@@ -36,18 +36,18 @@ pub enum BootstrapError {
         /// How long it waited.
         waited: Duration,
     },
-    /// A rank that is needed is gone.
+    /// A rank that the call needs is gone.
     PeerGone {
-        /// The one that is gone.
+        /// The rank that is gone.
         peer: Rank,
-        /// How it went.
+        /// How it departed.
         departure: Departure,
-        /// What needed it.
+        /// The call that needed it.
         operation: Operation,
         /// The key, or the name of the barrier or all-gather.
         name: String,
     },
-    /// A key has another value already.
+    /// The key already has another value.
     KeyTaken {
         /// The key.
         key: String,
@@ -56,34 +56,34 @@ pub enum BootstrapError {
     AlreadyWaiting {
         /// This rank.
         rank: Rank,
-        /// What it is in.
+        /// The call it is in.
         operation: Operation,
         /// The name.
         name: String,
     },
-    /// A key, a name or a value is larger than the store takes.
+    /// A key, a name or a value is larger than the store accepts.
     TooLarge {
         /// The limit.
         what: Limit,
         /// The size that was given.
         size: usize,
-        /// The size that is allowed.
+        /// The largest size that is allowed.
         limit: usize,
     },
-    /// The store holds as much as it may.
+    /// The store is full.
     Full {
         /// The limit.
         what: Limit,
-        /// What is allowed.
+        /// The limit's value.
         limit: usize,
     },
-    /// Nobody listens at the store's address, or not yet.
+    /// Nothing listens at the store's address, or not yet.
     Unreachable {
         /// The address.
         address: String,
-        /// How long it was tried.
+        /// How long this rank tried.
         waited: Duration,
-        /// What the last attempt met.
+        /// The error of the last attempt.
         source: io::Error,
     },
     /// The store cannot listen at its address.
@@ -133,49 +133,49 @@ pub enum BootstrapError {
         /// The number.
         rank: Rank,
     },
-    /// The store broke off, or did not answer, after this rank had asked to join. It may have joined, so it cannot try again.
+    /// The store disconnected or was silent after this rank asked to join. It may have joined, so it cannot try again.
     JoinUnanswered {
         /// The store's address.
         address: String,
         /// This rank.
         rank: Rank,
-        /// What came in place of the answer.
+        /// What happened instead of the answer.
         source: io::Error,
     },
     /// The connection to the store broke: its host has ended, or the network failed.
     StoreGone {
         /// The store's address.
         address: String,
-        /// What was under way.
+        /// The call in progress.
         operation: Operation,
         /// The key, or the name of the barrier or all-gather.
         name: String,
     },
-    /// The store did not answer, not even to say that time is over.
+    /// The store did not answer, not even to report that the deadline had passed.
     StoreSilent {
         /// The store's address.
         address: String,
-        /// The rank that hosts it, where that is known.
+        /// The rank that hosts it, if known.
         host: Option<Rank>,
-        /// What was under way.
+        /// The call in progress.
         operation: Operation,
         /// The key, or the name of the barrier or all-gather.
         name: String,
         /// How long this rank waited.
         waited: Duration,
     },
-    /// A secret that is too short.
+    /// The secret is too short.
     ShortSecret {
         /// Its length.
         bytes: usize,
-        /// The shortest that is allowed.
+        /// The shortest length that is allowed.
         shortest: usize,
     },
-    /// The operating system gave no random bytes.
+    /// The operating system provided no random bytes.
     Random(io::Error),
-    /// The store cannot have a connection to each of so many ranks.
+    /// The process may not open enough descriptors for a connection to each rank.
     Descriptors(DescriptorLimit),
-    /// The operating system gave no thread or no pipe for the store.
+    /// The operating system provided no thread or socket for the store or for a connection to it.
     Resources(io::Error),
 }
 
@@ -197,15 +197,15 @@ pub enum Operation {
     AllGather,
 }
 
-/// How a rank went.
+/// How a rank departed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Departure {
-    /// It was done and said so: its bootstrap was dropped.
+    /// It finished and said so: its bootstrap was dropped.
     Left,
-    /// Its connection broke without a word: the process died, was killed, or lost its network.
+    /// Its connection broke without notice: the process died, was killed, or lost its network.
     Lost,
-    /// It said that it failed, and why.
+    /// It reported that it failed, and why.
     Failed(String),
 }
 
@@ -217,7 +217,7 @@ errors! {
                 write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
             }
             if !late.is_empty() {
-                write!(f, "; connected but did not come: {}: see what they do instead", Ranks(late))?;
+                write!(f, "; connected but did not come: {}: see what they are doing instead", Ranks(late))?;
             }
             write!(f, "; or give a longer deadline")
         },
@@ -238,8 +238,8 @@ errors! {
         KeyTaken { key } =>
             "key '{key}' has another value already: a key is set once; use another name, or take it first",
         AlreadyWaiting { rank, operation, name } =>
-            "rank {rank} is in {operation} '{name}' already, in another thread: give each use at the same time a name \
-             of its own",
+            "rank {rank} is already in {operation} '{name}', in another thread: give each simultaneous use a name of \
+             its own",
         TooLarge { what, size, limit } =>
             "{size} is more than the {limit} that the store's limit '{what}' allows: send less, or raise \
              Limits::{what}",
@@ -258,7 +258,8 @@ errors! {
             "the store at {address} speaks version {theirs}, this rank version {ours}: use one version of tilewire on \
              all ranks",
         NotAStore { address } =>
-            "what answers at {address} is no tilewire store: set TILEWIRE_STORE=host:port to another port",
+            "the program that answers at {address} is not a tilewire store: set TILEWIRE_STORE=host:port to another \
+             port",
         WorldSizeMismatch { rank, ours, theirs } =>
             "rank {rank} was started for {ours} ranks, the store for {theirs}: start all ranks with the same world \
              size",
@@ -270,7 +271,7 @@ errors! {
              and cannot join twice; see what the store's host (the launcher, or rank 0) printed, then start the job \
              again",
         StoreGone { address, operation, name } =>
-            "the store at {address} is gone during {operation} '{name}': see what its host (the launcher, or rank 0) \
+            "lost the store at {address} during {operation} '{name}': see what its host (the launcher, or rank 0) \
              printed",
         StoreSilent { address, host, operation, name, waited } => { |f|
             write!(f, "the store at {address} did not answer {operation} '{name}' within {}: ", seconds(*waited))?;
@@ -312,7 +313,7 @@ messages! {
     }
 }
 
-/// A list for people: `ranks 1, 3, 4 and 60 more`.
+/// A readable list: `ranks 1, 3, 4 and 60 more`.
 struct Ranks<'a>(&'a [Rank]);
 
 impl fmt::Display for Ranks<'_> {

@@ -1,11 +1,11 @@
-//! What the store holds at most.
+//! Upper limits on what the store holds.
 #![forbid(unsafe_code)]
 
 use super::store::Refusal;
 use std::fmt;
 use std::time::Duration;
 
-/// Caps on everything the store reads and keeps. The host's count; clients learn them when they join.
+/// Caps on everything the store reads and keeps. The host's limits apply; clients learn them when they join.
 ///
 /// ```
 /// use tilewire::transport::Limits;
@@ -15,18 +15,18 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of a key, or of the name of a barrier or all-gather. At least 1, at most 64 KiB count.
+    /// Bytes of a key, or of the name of a barrier or all-gather. Clamped to between 1 byte and 64 KiB.
     pub key_bytes: usize,
-    /// Bytes of one value. At most 1 GiB counts.
+    /// Bytes of one value. Clamped to at most 1 GiB.
     pub value_bytes: usize,
-    /// Keys held at a time.
+    /// Number of keys held at a time.
     pub keys: usize,
-    /// Bytes of keys and values held at a time; also what one all-gather may return. At most 2 GiB count.
+    /// Bytes of keys and values held at a time; also the most that one all-gather may return. Clamped to at most 2 GiB.
     pub total_bytes: usize,
-    /// Requests of one rank that wait at a time.
+    /// Requests of one rank that may wait simultaneously.
     pub waiting: usize,
-    /// Connections that have not proven the secret yet. One more closes the oldest of them: a rank needs one round trip to
-    /// prove it, so the oldest is the least likely to be one.
+    /// Connections that have not yet proven the secret. One more closes the oldest of them: a rank needs one round trip
+    /// to prove it, so the oldest is the least likely to be a rank.
     pub strangers: usize,
     /// How long a connection may take to join.
     pub join_time: Duration,
@@ -50,7 +50,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Whether a name and a value are small enough.
+    /// Checks that a name and a value are small enough.
     pub(super) fn admit(&self, name: &str, value: &[u8]) -> Result<(), Refusal> {
         for (what, size, limit) in
             [(Limit::KeyBytes, name.len(), self.key_bytes), (Limit::ValueBytes, value.len(), self.value_bytes)]
@@ -62,7 +62,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Lengths travel as 32 bits and must leave room for what stands around them.
+    /// Clamps the limits: lengths are sent as 32 bits and must leave room for the fields around them.
     pub(super) fn clamped(self) -> Limits {
         Limits {
             key_bytes: self.key_bytes.clamp(1, 64 << 10),
@@ -75,7 +75,7 @@ impl Limits {
     }
 }
 
-/// Which of the [`Limits`].
+/// One of the [`Limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {

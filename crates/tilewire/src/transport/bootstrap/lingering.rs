@@ -1,8 +1,8 @@
-//! Stores whose rank has left while other ranks still need them.
+//! Stores that other ranks still need after the hosting rank has left.
 //!
-//! A rank that hosts the store and leaves first must not take the store with it. Neither must it wait in `drop`: what it has to say,
-//! an error of `main` above all, is printed after everything is dropped. So the store serves on from a thread of its own, and the
-//! *process* waits, at its very end.
+//! A rank that hosts the store and leaves first must not take the store with it. Nor may it wait in `drop`: its
+//! messages, above all an error of `main`, are printed after everything is dropped. So the store continues to serve on
+//! its own thread, and the *process* waits at its very end.
 //!
 //! ```text
 //!   drop(bootstrap) ──▶ keep(server) ──▶ thread: until all ranks have left, or the deadline
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::Duration;
 
-/// How many stores linger in this process.
+/// Number of stores that linger in this process.
 static COUNT: Mutex<usize> = Mutex::new(0);
 static CHANGED: Condvar = Condvar::new();
-/// The process that has them. One that is forked from it has this memory and not the threads.
+/// The process that has them. A process forked from it inherits this memory but not the threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Lets a store serve until all ranks have left, at most until the deadline, and for `grace` once a rank has failed. The process ends no
-/// earlier.
+/// Keeps a store serving until all ranks have left, but at most until the deadline, and at most for `grace` once a rank
+/// has failed. The process does not end before that.
 pub(super) fn keep(server: StoreServer, deadline: Deadline, grace: Duration) {
     static REGISTERED: Once = Once::new();
     if server.wait_until_left(Deadline::after(Duration::ZERO)) {
@@ -30,19 +30,19 @@ pub(super) fn keep(server: StoreServer, deadline: Deadline, grace: Duration) {
     }
     REGISTERED.call_once(|| {
         PROCESS.store(std::process::id(), Ordering::Relaxed);
-        // SAFETY: the function is `extern "C"`, does not unwind (it allocates nothing and its locks ignore poison), and is in this
-        // program or library for as long as the registration lasts: the C library runs it before it unloads either. Where it cannot be
-        // registered, the store ends with the process: the others are told that it is gone.
+        // SAFETY: the function is `extern "C"`, does not unwind (it allocates nothing and its locks ignore poison), and
+        // stays loaded as long as it is registered: the C library runs it before it unloads this program or library. If
+        // it cannot be registered, the store ends with the process, and the others are told that it is gone.
         unsafe { libc::atexit(at_exit) };
     });
     add(1);
     let lingering = Lingering(Some(server));
     let thread = std::thread::Builder::new().name("tilewire store lingers".into()).stack_size(64 << 10);
-    // Without a thread it is dropped here, and the others are told that the store is gone.
+    // If the thread cannot start, the store is dropped here, and the others are told that the store is gone.
     _ = start_thread(thread, move || lingering.wait(deadline, grace));
 }
 
-/// Waits until no store lingers; false if the deadline came first.
+/// Waits until no store lingers; returns false if the deadline came first.
 pub(super) fn wait(deadline: Deadline) -> bool {
     let mut count = COUNT.lock().unwrap_or_else(PoisonError::into_inner);
     while *count > 0 && !deadline.is_over() {
@@ -52,7 +52,7 @@ pub(super) fn wait(deadline: Deadline) -> bool {
     *count == 0
 }
 
-/// Each store has a deadline of its own.
+/// Needs no deadline: each store has its own.
 extern "C" fn at_exit() {
     if std::process::id() == PROCESS.load(Ordering::Relaxed) {
         wait(Deadline::never());
@@ -76,7 +76,7 @@ impl Lingering {
 }
 
 impl Drop for Lingering {
-    /// After the store has closed its port: who waits for it may want to have that port.
+    /// Counts down only after the store has closed its port: a waiting thread may want to listen on that port.
     fn drop(&mut self) {
         drop(self.0.take());
         add(-1);

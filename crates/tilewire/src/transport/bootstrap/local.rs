@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// One rank of a world of threads.
 ///
-/// Dropping it is leaving the world; dropping it in a panic is failing.
+/// Dropping it means leaving the world; dropping it in a panic means failing.
 pub struct LocalBootstrap {
     rank: Rank,
     shared: Arc<Shared>,
@@ -18,7 +18,7 @@ pub struct LocalBootstrap {
 
 struct Shared {
     state: Mutex<State>,
-    /// By rank.
+    /// Indexed by rank.
     answered: Vec<Condvar>,
 }
 
@@ -29,12 +29,12 @@ struct State {
 }
 
 impl LocalBootstrap {
-    /// A world of this size: one bootstrap for each rank, in order.
+    /// Creates a world of this size and returns one bootstrap per rank, in order.
     pub fn world(world_size: usize) -> Vec<LocalBootstrap> {
         LocalBootstrap::with_limits(world_size, Limits::default())
     }
 
-    /// As [`LocalBootstrap::world`], with limits of one's own.
+    /// Like [`LocalBootstrap::world`], with custom limits.
     pub fn with_limits(world_size: usize, limits: Limits) -> Vec<LocalBootstrap> {
         let mut store = Store::new(world_size, limits.clamped());
         for rank in Rank::all(world_size) {
@@ -88,7 +88,7 @@ impl LocalBootstrap {
 }
 
 impl Shared {
-    /// A panic while the lock is held can only be a bug of the store; the other ranks then still get answers or deadlines.
+    /// A panic while the lock is held can only be a bug in the store; the other ranks still get answers, or time out.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,9 @@
 //! How ranks find each other: a small store of keys, barriers and all-gathers.
 //!
-//! - **In**: a rank's number and the world's size; for processes an address and the job's [`Secret`].
-//!   **Out**: a [`Bootstrap`], the same for threads ([`LocalBootstrap`]) and processes ([`TcpBootstrap`]).
-//! - **Invariants**: what set, get, barrier and all-gather mean is said once, in `store.rs`, which knows neither sockets nor
-//!   clocks; both implementations drive it. A wait ends by its answer, by its deadline, or by the loss of a rank.
+//! - **In**: a rank's number and the world's size; for processes also an address and the job's [`Secret`]. **Out**: a
+//!   [`Bootstrap`], with the same interface for threads ([`LocalBootstrap`]) and processes ([`TcpBootstrap`]).
+//! - **Invariants**: `store.rs` alone defines what set, get, barrier and all-gather mean. It knows neither sockets nor
+//!   clocks; both implementations drive it. A wait ends with its answer, at its deadline, or when a rank is lost.
 //! - **Must not know**: what the bytes are for.
 //!
 //! | file | holds |
@@ -11,8 +11,8 @@
 //! | `store.rs` | the state, and what each request does to it |
 //! | `local.rs` | [`LocalBootstrap`]: ranks are threads |
 //! | `client.rs` | [`TcpBootstrap`]: a rank's connection |
-//! | `server.rs` | [`StoreServer`]: the thread that serves them |
-//! | `lingering.rs` | stores whose rank has left while other ranks still need them |
+//! | `server.rs` | [`StoreServer`]: the thread that serves the ranks |
+//! | `lingering.rs` | stores that other ranks still need after the hosting rank has left |
 //! | `connection.rs` | one connection as the server sees it: bytes in, bytes out |
 //! | `wire.rs` | the bytes of the protocol |
 //! | `secret.rs` | [`Secret`], and what it protects |
@@ -44,10 +44,10 @@ pub use server::StoreServer;
 
 use super::{Deadline, Rank};
 
-/// What ranks agree through before any transport exists.
+/// How ranks exchange data and synchronize before any transport exists.
 ///
-/// Every call may wait and takes a [`Deadline`]. A wait that another rank can no longer satisfy fails at once with
-/// [`BootstrapError::PeerGone`]. Several threads of a rank may call at the same time.
+/// Every call may wait and takes a [`Deadline`]. A wait that cannot succeed because a rank is gone fails immediately
+/// with [`BootstrapError::PeerGone`]. Several threads of a rank may call simultaneously.
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,41 +74,42 @@ pub trait Bootstrap: Send + Sync {
     /// This rank.
     fn rank(&self) -> Rank;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn world_size(&self) -> usize;
 
-    /// Sets a key, once: a value that is there is never replaced, since a rank may have read it already. Setting the same
-    /// value again is no error.
+    /// Sets a key, once: its value is never replaced, since a rank may already have read it. Setting the same value
+    /// again is not an error.
     fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError>;
 
-    /// The value of a key; waits until some rank sets it.
+    /// Returns the value of a key; waits until some rank sets it.
     fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError>;
 
-    /// As [`get`](Bootstrap::get), and removes the key: exactly one taker has it, and the store does not grow. The way to
-    /// pass a message from one rank to one other.
+    /// Like [`get`](Bootstrap::get), but also removes the key: exactly one caller gets the value, and the store does
+    /// not grow. Use it to pass a message from one rank to another.
     fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError>;
 
-    /// As [`take`](Bootstrap::take), for who looks now and then and does something else in between: waits for the key until `look`. A store that does
-    /// not answer is held for gone only after `patience`, since on a machine with more ranks than processors an answer may take seconds.
+    /// Like [`take`](Bootstrap::take), for callers that poll and do other work in between: waits for the key until
+    /// `look`. A store that does not answer counts as gone only after `patience`, since an answer may take seconds on a
+    /// machine with more ranks than processors.
     fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
         let _ = patience;
         self.take(key, look)
     }
 
-    /// Returns when all ranks have come to the barrier of this name. A name may be used again.
+    /// Returns when all ranks have reached the barrier of this name. Names may be reused.
     fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError>;
 
-    /// The values all ranks bring, by rank; waits for all. A name may be used again.
+    /// Returns the values of all ranks, in rank order; waits for all of them. Names may be reused.
     fn all_gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError>;
 
-    /// Tells all ranks that this one has failed: their waits end at once, and later ones that would block fail.
+    /// Tells all ranks that this one has failed: their waits end immediately, and later calls that would block fail.
     fn abort(&self, reason: &str);
 
-    /// Notes that the job has failed, here or on another rank. A rank that hosts the store then waits only a moment for the
-    /// others to leave: the one that has failed may never do so.
+    /// Records that the job has failed, here or on another rank. A rank that hosts the store then waits only briefly
+    /// for the others to leave: the failed rank may never do so.
     fn note_failure(&self) {}
 
-    /// A rank that a call on this bootstrap found lost.
+    /// A rank that a call on this bootstrap found to be lost.
     fn lost(&self) -> Option<Rank> {
         None
     }

@@ -1,4 +1,4 @@
-//! The job's secret, and how two ends prove that they know it.
+//! The job's secret, and how both ends prove that they know it.
 //!
 //! ```text
 //!   store                                    rank
@@ -10,14 +10,15 @@
 //!     │ ─────────────────────────────────────▶ │
 //! ```
 //!
-//! **What it protects against**: strangers who can reach the port. They cannot join, read or write keys, hold a rank's place
-//! or make the store keep more than a small, fixed amount; and a rank tells nothing to something that merely listens on the
-//! store's port. The secret does not travel, and a recorded exchange cannot be replayed, since both nonces are fresh.
-//! Both ends prove which version they speak, so nobody can talk them into an older one.
+//! **What it protects against**: strangers who can reach the port. They cannot join, read or write keys, take a rank's
+//! place, or make the store keep more than a small, fixed amount. A rank reveals nothing to a program that merely
+//! listens on the store's port. The secret itself is never sent, and a recorded exchange cannot be replayed, since both
+//! nonces are fresh. Both ends prove which version they speak, so nobody can talk them into an older one.
 //!
-//! **What not**: somebody *between* the ranks, who can read or change packets of a connection after it was opened. What
-//! follows the exchange is neither encrypted nor signed: put nothing secret into values, and use a network you trust, or a
-//! tunnel. Nor does it protect against who can read the environment of the job's processes (the same user, and root).
+//! **What it does not protect against**: an attacker *between* the ranks who can read or change packets of a connection
+//! after it was opened. Nothing after the exchange is encrypted or signed: put nothing secret into values, and use a
+//! network you trust, or a tunnel. Nor does it protect against anyone who can read the environment of the job's
+//! processes (the same user, and root).
 #![forbid(unsafe_code)]
 
 use super::BootstrapError;
@@ -28,7 +29,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 
-/// What all ranks of a job know and nobody else: 16 bytes or more.
+/// A text of at least 16 bytes that all ranks of a job know, and nobody else.
 ///
 /// ```
 /// use tilewire::transport::Secret;
@@ -43,10 +44,10 @@ pub struct Secret(String);
 
 /// A number used once.
 pub(super) type Nonce = [u8; 32];
-/// That its maker knows the secret.
+/// Proof that its maker knows the secret.
 pub(super) type Proof = [u8; 32];
 
-/// Whose proof it is. Without this, an attacker could send a store's own proof back to it.
+/// Which end a proof comes from. Without this, an attacker could send a store's own proof back to it.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     Rank,
@@ -54,13 +55,13 @@ pub(super) enum End {
 }
 
 impl Secret {
-    /// A shell command that prints a good one, for messages and the guide.
+    /// A shell command that prints a good secret, for messages and the guide.
     pub const RECIPE: &str = "od -An -N32 -tx1 /dev/urandom | tr -d ' \\n'";
 
-    /// Shorter ones can be guessed from one recorded exchange.
+    /// Shortest length in bytes. A shorter secret can be guessed from one recorded exchange.
     pub const SHORTEST: usize = 16;
 
-    /// The secret of this text.
+    /// Makes a secret of this text.
     pub fn new(text: impl Into<String>) -> Result<Secret, BootstrapError> {
         let text = text.into();
         if text.len() < Secret::SHORTEST {
@@ -69,7 +70,7 @@ impl Secret {
         Ok(Secret(text))
     }
 
-    /// A fresh one, 256 bits from the operating system, as 64 hexadecimal digits.
+    /// A fresh secret: 256 random bits from the operating system, as 64 hexadecimal digits.
     pub fn random() -> Result<Secret, BootstrapError> {
         Ok(Secret(nonce()?.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
@@ -83,7 +84,7 @@ impl Secret {
         self.keyed(end, store, rank).finalize().into_bytes().into()
     }
 
-    /// Whether a proof is right. Takes the same time for every wrong one, so that timing does not help to guess it.
+    /// True if a proof is right. Takes the same time for every wrong proof, so timing does not help to guess one.
     pub(super) fn proves(&self, end: End, store: &Nonce, rank: &Nonce, proof: &Proof) -> bool {
         self.keyed(end, store, rank).verify_slice(proof).is_ok()
     }

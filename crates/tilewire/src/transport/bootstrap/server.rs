@@ -1,7 +1,8 @@
 //! The thread that serves the store over TCP.
 //!
-//! One thread, no blocking calls but `poll`: what a connection can cost is what [`Limits`] say, whatever it sends or does not
-//! send. Each turn: drop who took too long, end waits whose time is over, hand out answers, then wait for what comes.
+//! There is one thread, whose only blocking call is `poll`. So [`Limits`] bound what a connection can cost, whatever it
+//! sends or does not send. Each turn drops connections that took too long, ends expired waits, hands out answers, and
+//! then waits for events.
 #![forbid(unsafe_code)]
 
 use super::connection::{Closed, Connection};
@@ -19,13 +20,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections accepted in one turn, as a part of [`Limits::strangers`]: one that is accepted is looked at in this many turns
+/// One turn accepts at most [`Limits::strangers`] divided by this. So an accepted connection gets this many turns
 /// before a flood can make it the oldest.
 const TURNS: usize = 4;
-/// How long accepting rests when the process has no descriptor left for a connection.
+/// How long we accept no connections after the process has run out of descriptors.
 const REST: Duration = Duration::from_millis(50);
 
-/// Hosts the store of a job: in the launcher, or in rank 0.
+/// Hosts the store of a job, in the launcher or in rank 0.
 ///
 /// It serves until it is dropped. Dropping does not wait for the ranks: see [`StoreServer::wait_until_left`].
 ///
@@ -48,7 +49,7 @@ pub struct StoreServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Who is there, as far as those who wait need to know.
+/// Which ranks are present, for threads that wait for them to leave.
 #[derive(Default)]
 struct Members {
     state: Mutex<Attendance>,
@@ -57,14 +58,14 @@ struct Members {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Attendance {
-    /// How many ranks are connected.
+    /// Number of connected ranks.
     count: usize,
-    /// Whether a rank has failed or was lost: the job cannot go on.
+    /// True if a rank has failed or was lost: the job cannot continue.
     is_broken: bool,
 }
 
 impl StoreServer {
-    /// Listens at an address (`host:port`; port 0 takes a free one) for a world of this size.
+    /// Listens at an address (`host:port`; port 0 picks a free one) for a world of this size.
     pub fn start(
         address: &str,
         world_size: usize,
@@ -76,14 +77,14 @@ impl StoreServer {
         StoreServer::serve(listener, world_size, secret, limits)
     }
 
-    /// Serves at a listener that is there already.
+    /// Serves on an existing listener.
     pub(super) fn serve(
         listener: TcpListener,
         world_size: usize,
         secret: &Secret,
         limits: Limits,
     ) -> Result<StoreServer, BootstrapError> {
-        // A connection to each rank and stranger; the listener and what a rank that hosts the store opens next.
+        // A connection to each rank and stranger; then the listener, and what a rank that hosts the store opens next.
         let descriptors = world_size.saturating_add(limits.strangers).saturating_add(16);
         reserve_descriptors(descriptors).map_err(BootstrapError::Descriptors)?;
         listener.set_nonblocking(true).map_err(BootstrapError::Resources)?;
@@ -106,17 +107,17 @@ impl StoreServer {
         Ok(StoreServer { address, members, lifeline: Some(lifeline), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits until no rank is connected; false if the deadline came first. Ranks that never came are not waited for.
+    /// Waits until no rank is connected; false if the deadline came first. Does not wait for ranks that never came.
     pub fn wait_until_left(&self, deadline: Deadline) -> bool {
         self.wait_while(deadline, |now| now.count > 0).count == 0
     }
 
-    /// The same, at most for `grace` once a rank has failed: it may be the one that never leaves.
+    /// The same, but for at most `grace` once a rank has failed: the failed rank may never leave.
     pub(super) fn wait_for_the_well(&self, deadline: Deadline, grace: Duration) {
         if self.wait_while(deadline, |now| now.count > 0 && !now.is_broken).count > 0 {
             let grace = deadline.remaining().map_or(grace, |left| left.min(grace));
@@ -138,24 +139,24 @@ impl Drop for StoreServer {
     fn drop(&mut self) {
         drop(self.lifeline.take());
         if let Some(thread) = self.thread.take() {
-            // Its panic would be a bug of the store, and its message is printed already.
+            // A panic there would be a bug in the store, and its message has already been printed.
             _ = thread.join();
         }
     }
 }
 
-/// What the thread owns.
+/// The state that the thread owns.
 struct Serving {
     listener: TcpListener,
     lifeline: UnixStream,
     store: Store,
     secret: Secret,
     limits: Limits,
-    /// By number of arrival, so the first that is a stranger is the oldest.
+    /// In order of arrival, so the first stranger is the oldest.
     guests: BTreeMap<u64, Guest>,
     next: u64,
     members: Arc<Members>,
-    /// Until when nothing is accepted.
+    /// If set, no connections are accepted until then.
     resting: Option<Instant>,
 }
 
@@ -186,7 +187,7 @@ impl Serving {
         }
     }
 
-    /// The guests that are ready (and whether to read), and whether one arrives. An error is the end.
+    /// The guests that are ready (and whether to read), and whether new ones are arriving. An error ends the server.
     fn wait(&self, timeout: Option<Duration>) -> io::Result<(Vec<(u64, bool)>, bool)> {
         let mut polled = vec![
             Polled::new(self.lifeline.as_fd(), true, false),
@@ -199,14 +200,14 @@ impl Serving {
         if polled[0].is_readable() || polled[0].is_broken() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        // A broken connection is read too: what it said before it broke counts, and then reading tells that it is broken.
+        // A broken connection is read too: what it sent before it broke counts, and then reading reports the break.
         let guests = self.guests.keys().zip(&polled[2..]);
         let ready = guests.filter(|(_, p)| p.is_readable() || p.is_writable() || p.is_broken());
         Ok((ready.map(|(id, p)| (*id, p.is_readable() || p.is_broken())).collect(), polled[1].is_readable()))
     }
 
     fn accept(&mut self, now: Instant) {
-        // Some at a time: a flood must not keep the ranks waiting.
+        // Only a few at a time: a flood must not keep the ranks waiting.
         for _ in 0..self.limits.strangers.div_ceil(TURNS) {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -214,7 +215,7 @@ impl Serving {
                 // The peer gave up before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
-                    // No descriptors left. An old stranger's is of better use to a new one.
+                    // No descriptors left. A new stranger makes better use of one than the oldest does.
                     if !self.drop_oldest_stranger(now) {
                         self.resting = Some(now + REST);
                         return;
@@ -226,7 +227,7 @@ impl Serving {
                 self.drop_oldest_stranger(now);
             }
             let Ok(connection) = Connection::new(now) else { continue };
-            // Small messages that wait for each other: delaying them to fill packets only costs.
+            // Messages are small and wait for each other, so delaying them to fill packets only costs time.
             if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok() {
                 self.guests.insert(self.next, Guest { stream, connection });
                 self.write(self.next, now);
@@ -262,7 +263,7 @@ impl Serving {
                     connection.close_when_written();
                 }
             }
-            // Before the rank can read that it has joined: from then on it is waited for.
+            // Count the rank before it can read that it has joined: from then on we wait for it to leave.
             self.count_members();
             return Ok(());
         };
@@ -272,7 +273,7 @@ impl Serving {
                 if self.store.is_waiting(ticket) {
                     return Err(Closed);
                 }
-                // A deadline beyond the clock's end is none.
+                // A deadline beyond the clock's range is no deadline.
                 let until = left.and_then(|left| now.checked_add(left));
                 self.store.submit(ticket, member, request, until);
                 Ok(())
@@ -298,7 +299,7 @@ impl Serving {
         }
     }
 
-    /// Ends a connection. A member that did not say so before is lost.
+    /// Ends a connection. A member that did not announce its departure is lost.
     fn remove(&mut self, id: u64) {
         if let Some(rank) = self.guests.remove(&id).and_then(|guest| guest.connection.member()) {
             self.store.depart(rank, Departure::Lost);
@@ -306,7 +307,7 @@ impl Serving {
         }
     }
 
-    /// Writing may find a rank lost, which gives answers to others; so until there are none.
+    /// Repeats until there are no more answers: writing may find a rank lost, which produces answers for others.
     fn hand_out_answers(&mut self, now: Instant) {
         loop {
             let answers = self.store.answers();
@@ -352,10 +353,10 @@ impl Serving {
         self.guests.get(&id).is_some_and(|guest| guest.connection.is_stranger())
     }
 
-    /// Closes the connection of the oldest stranger; false when there is none.
+    /// Closes the connection of the oldest stranger; returns false if there is none.
     fn drop_oldest_stranger(&mut self, now: Instant) -> bool {
         while let Some(id) = self.guests.keys().copied().find(|id| self.is_stranger(*id)) {
-            // Its proof may have come since it was last looked at.
+            // Its proof may have arrived since we last read from it.
             if self.guests[&id].connection.wants_to_read() {
                 self.read(id, now);
             }
@@ -383,7 +384,7 @@ impl Serving {
 fn admit(store: &mut Store, rank: Rank, world_size: usize) -> Result<(), NotJoined> {
     let size = store.world_size();
     if world_size != size {
-        // It knows the secret, so it belongs to the job, and the job cannot go on. The others need not wait to hear it.
+        // The rank knows the secret, so it belongs to the job, and the job cannot continue. Tell the others now.
         if rank.index() < size && store.join(rank) {
             let reason = format!("it was started for {world_size} ranks, the store for {size}");
             store.depart(rank, Departure::Failed(reason));

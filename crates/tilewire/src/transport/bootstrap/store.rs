@@ -1,8 +1,9 @@
 //! What set, get, barrier and all-gather mean, without sockets, threads or clocks.
 //!
-//! A request is submitted under a [`Ticket`]; its [`Answer`] appears under the same ticket, at once or after what other ranks
-//! do. A wait is in `waiting` until it is answered, and three things answer it: what it waits for, [`Store::expire`], and
-//! [`Store::depart`]. A rank that departs takes its own waits with it unanswered: nobody is there to read them.
+//! A request is submitted under a [`Ticket`]; its [`Answer`] appears under the same ticket, immediately or once other
+//! ranks have acted. A wait stays in `waiting` until it is answered. Three things answer it: the event it waits for,
+//! [`Store::expire`], and [`Store::depart`]. The waits of a rank that left or was lost are dropped unanswered: nobody
+//! is there to read the answers.
 //!
 //! ```text
 //!   get 'k'      waits ──▶ set 'k' answers all of them, up to and including the first take
@@ -16,13 +17,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shared, since one value may be on its way to every rank.
+/// Shared, since one value may be in transit to every rank.
 pub(super) type Bytes = Arc<[u8]>;
 
-/// Who asked, and which of its questions it was.
+/// Identifies the asker, and which of its questions this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Ticket {
-    /// The connection, or the rank where there are no connections.
+    /// The connection, or the rank if there are no connections.
     pub(super) asker: u64,
     /// The number the asker gave.
     pub(super) number: u64,
@@ -31,11 +32,11 @@ pub(super) struct Ticket {
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// All but `Join`.
+    /// Any operation but `Join`.
     pub(super) operation: Operation,
     /// The key, or the name of the barrier or all-gather.
     pub(super) name: String,
-    /// What `set` and `all_gather` bring; empty for the rest.
+    /// The value of a `set` or `all_gather`; empty for the rest.
     pub(super) value: Bytes,
 }
 
@@ -47,7 +48,7 @@ pub(super) enum Answer {
     Refused(Refusal),
 }
 
-/// An error, less what the asker knows itself.
+/// An error, without the parts that the asker already knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Late { late: Vec<Rank>, absent: Vec<Rank> },
@@ -62,26 +63,26 @@ pub(super) enum Refusal {
 pub(super) struct Store {
     limits: Limits,
     ranks: Vec<Presence>,
-    /// The first rank that was lost or failed: the cause, when others follow.
+    /// The first rank that was lost or failed: the cause, if others follow.
     broken: Option<(Rank, Departure)>,
     keys: HashMap<String, Bytes>,
     waiting: HashMap<Ticket, Waiting>,
-    /// The tickets in `waiting`, by what they wait for. None is empty.
+    /// The tickets in `waiting`, by what they wait for. No queue is empty.
     queues: HashMap<(Operation, String), Queue>,
     /// The tickets in `waiting` that have a deadline.
     expiries: BTreeSet<(Instant, Ticket)>,
-    /// Bytes of keys, values and values of waiting all-gathers.
+    /// Bytes of all keys and values, and of the names and values of waiting barriers and all-gathers.
     held: usize,
     answers: Vec<(Ticket, Answer)>,
 }
 
-/// Who waits for one thing.
+/// The waits for one thing.
 #[derive(Default)]
 struct Queue {
     /// In order of arrival.
     tickets: Vec<Ticket>,
-    /// The ranks that came to a barrier or all-gather and whose time was over while others still waited: it is not for them
-    /// that the others wait in vain. In that order.
+    /// The ranks that came to a barrier or all-gather, but whose waits expired while others still waited, in that
+    /// order. The others do not wait in vain because of them.
     gave_up: Vec<Rank>,
 }
 
@@ -117,12 +118,12 @@ impl Store {
         self.ranks.len()
     }
 
-    /// Whether a rank has failed or was lost.
+    /// True if a rank has failed or was lost.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// Takes a rank's place; false where it is taken, also by one that is gone.
+    /// Takes a rank's place; returns false if it is taken, even by a rank that is gone.
     pub(super) fn join(&mut self, rank: Rank) -> bool {
         let free = self.ranks[rank.index()] == Presence::Absent;
         if free {
@@ -131,7 +132,7 @@ impl Store {
         free
     }
 
-    /// A rank goes, and the waits that need it end.
+    /// Records that a rank departs, and ends the waits that need it.
     pub(super) fn depart(&mut self, rank: Rank, departure: Departure) {
         // A rank that failed and then loses its connection has failed.
         if matches!(self.ranks[rank.index()], Presence::Gone(_)) {
@@ -143,7 +144,7 @@ impl Store {
         }
         for ticket in self.waiting.keys().copied().collect::<Vec<_>>() {
             let waiting = &self.waiting[&ticket];
-            // A failed rank is still there to read that its own other waits have ended; the rest of the departed are not.
+            // A failed rank is still there to read that its own waits have ended; a rank that left or was lost is not.
             if waiting.rank == rank && !matches!(departure, Departure::Failed(_)) {
                 self.settle(ticket, None);
             } else if departure != Departure::Left || is_gather(waiting.request.operation) {
@@ -153,17 +154,17 @@ impl Store {
         }
     }
 
-    /// Whether a ticket is in use.
+    /// True if a ticket is in use.
     pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.waiting.contains_key(&ticket)
     }
 
-    /// When [`Store::expire`] has something to do next.
+    /// When [`Store::expire`] next has something to do.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// Ends the waits whose time is over.
+    /// Ends the waits whose deadlines have passed.
     pub(super) fn expire(&mut self, now: Instant) {
         while let Some(&(at, ticket)) = self.expiries.first()
             && at <= now
@@ -185,9 +186,9 @@ impl Store {
         }
     }
 
-    /// The ranks that keep those in a queue waiting: who never came; or else, when all have come, the first who gave up since (the
-    /// others may have given up because of it). Looks at every rank a fixed number of times: when all waits of a barrier expire,
-    /// each of them asks.
+    /// The ranks that keep a queue waiting: those that never came. If all have come, it is the first one that has given
+    /// up since (the others may have given up because of it). Looks at each rank a fixed number of times, since this is
+    /// called for each wait when all waits of a barrier expire.
     fn missing(&self, queue: &Queue) -> Vec<Rank> {
         let mut came = vec![false; self.world_size()];
         queue.tickets.iter().for_each(|ticket| came[self.waiting[ticket].rank.index()] = true);
@@ -206,7 +207,7 @@ impl Store {
         std::mem::take(&mut self.answers)
     }
 
-    /// Takes a request of a rank that has joined.
+    /// Accepts a request from a rank that has joined.
     pub(super) fn submit(&mut self, ticket: Ticket, rank: Rank, request: Request, until: Option<Instant>) {
         let answer = match self.limits.admit(&request.name, &request.value) {
             Err(refusal) => Some(Answer::Refused(refusal)),
@@ -343,7 +344,7 @@ impl Store {
     }
 }
 
-/// `get` and `take` of a key stand in one queue.
+/// `get` and `take` of a key share one queue.
 fn queue_of(request: &Request) -> (Operation, String) {
     let operation = if request.operation == Operation::Take { Operation::Get } else { request.operation };
     (operation, request.name.clone())
@@ -370,7 +371,7 @@ impl Refusal {
 }
 
 impl Answer {
-    /// What `get` and `take` are answered with.
+    /// The value that answers a `get` or `take`.
     pub(super) fn into_value(self) -> Vec<u8> {
         match self {
             Answer::Value(value) => value.to_vec(),
@@ -378,7 +379,7 @@ impl Answer {
         }
     }
 
-    /// What `all_gather` is answered with.
+    /// The values that answer an `all_gather`.
     pub(super) fn into_values(self) -> Vec<Vec<u8>> {
         match self {
             Answer::Values(values) => values.iter().map(|value| value.to_vec()).collect(),
@@ -402,7 +403,7 @@ mod tests {
         store
     }
 
-    /// Who was answered, and which ranks were late for each.
+    /// The askers that were answered, and the ranks that were late for each.
     fn late(store: &mut Store) -> Vec<(u64, Vec<u32>)> {
         let late = |(ticket, answer): (Ticket, Answer)| match answer {
             Answer::Refused(Refusal::Late { late, .. }) => {
@@ -425,7 +426,7 @@ mod tests {
         store.expire(after(20));
         assert_eq!(late(&mut store), [(3, vec![2])]);
 
-        // When all have come and some have gone, the first of those is missing: somebody is to be named.
+        // If all have come and some have given up since, the first of those is named: the error should name some rank.
         barrier(&mut store, 0, after(30));
         (1..4).for_each(|rank| barrier(&mut store, rank, after(if rank == 1 { 35 } else { 40 })));
         assert_eq!(store.answers().len(), 4, "the round is complete, and nothing of the last one is remembered");
@@ -436,7 +437,7 @@ mod tests {
         barrier(&mut store, 3, after(40));
         store.expire(after(40));
         assert_eq!(late(&mut store), [(0, vec![2, 3]), (1, vec![0]), (2, vec![0]), (3, vec![0])]);
-        // Who comes again has come.
+        // A rank that comes again counts as having come.
         (0..3).for_each(|rank| barrier(&mut store, rank, after(if rank == 0 { 50 } else { 60 })));
         store.expire(after(50));
         barrier(&mut store, 0, after(60));
@@ -449,7 +450,7 @@ mod tests {
         let (mut store, now) = (world(2000), Instant::now());
         (0..1000).for_each(|rank| barrier(&mut store, rank, now));
         store.expire(now);
-        // By looking for every rank in the queue for each of them, this took 10⁹ steps, some minutes.
+        // Searching the queue for every rank, once per expired wait, would take 10⁹ steps, which is some minutes.
         assert!(now.elapsed() < Duration::from_secs(60), "took {:?}", now.elapsed());
         let answers = late(&mut store);
         assert_eq!(answers.len(), 1000);

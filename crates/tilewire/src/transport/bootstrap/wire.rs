@@ -1,4 +1,4 @@
-//! The bytes between a rank and the store. All numbers are little-endian.
+//! The protocol between a rank and the store, in bytes. All numbers are little-endian.
 //!
 //! ```text
 //!   challenge   store → rank   magic 8 │ version 1 │ nonce 32
@@ -7,7 +7,7 @@
 //!   message     both ways      kind 1 │ number 8 │ length 4 │ body
 //! ```
 //!
-//! The number of an answer is that of its question. Bodies, where a *name* is its length (4) and its bytes:
+//! An answer carries the number of its question. In the bodies below, a *name* is its length (4) and its bytes:
 //!
 //! | question | body | answer | body |
 //! |---|---|---|---|
@@ -19,9 +19,9 @@
 //! | leave | | none | |
 //! | abort | reason | none | |
 //!
-//! Or the answer is a refusal, with what it says. Milliseconds are what is left until the deadline, all ones for never.
-//! Reading never trusts a length: a message's is compared with a cap before its body is read, and a field that reaches
-//! beyond its message makes the message malformed ([`None`]).
+//! The answer may also be a refusal with its details. Milliseconds are the time left until the deadline, all ones for
+//! never. The reader never trusts a length. It compares a message's length with a cap before it reads the body, and a
+//! field that reaches beyond its message makes the message malformed ([`None`]).
 #![forbid(unsafe_code)]
 
 use super::secret::{Nonce, Proof};
@@ -36,9 +36,9 @@ pub(super) const CHALLENGE: usize = 8 + 1 + 32;
 pub(super) const PROOF: usize = 8 + 1 + 32 + 32;
 pub(super) const VERDICT: usize = 1 + 1 + 32;
 pub(super) const HEADER: usize = 1 + 8 + 4;
-/// What a refusal or a question holds besides its name and value: fixed fields, and a list of ranks or a reason.
+/// Room in an answer for what it holds besides values: fixed fields, and a list of ranks or a reason.
 const SLACK: usize = 64 << 10;
-/// The longest reason an abort gives; more is cut.
+/// Longest reason of an abort in bytes; a longer one is cut.
 const REASON: usize = 4 << 10;
 
 /// The first byte of a verdict.
@@ -87,7 +87,7 @@ pub(super) fn verdict(verdict: Verdict, proof: &Proof) -> Vec<u8> {
     [&[verdict as u8, VERSION], &proof[..]].concat()
 }
 
-/// The longest body of a question under these limits. Before a rank has joined, only `join` is one.
+/// The longest body of a question under these limits. Before a rank has joined, `join` is the only question.
 pub(super) fn longest_question(limits: &Limits, joined: bool) -> usize {
     if joined { 12 + REASON + limits.key_bytes + limits.value_bytes } else { 8 }
 }
@@ -168,7 +168,7 @@ impl Question {
 }
 
 impl Reply {
-    /// In parts, so that a value on its way to many ranks is in memory once.
+    /// Encodes in parts, so that a value in transit to many ranks is in memory only once.
     pub(super) fn encode(&self, number: u64) -> Vec<Bytes> {
         let whole = |kind, body: &[&[u8]]| vec![Bytes::from(message(kind, number, body))];
         match self {
@@ -227,7 +227,7 @@ impl Reply {
             5 => Reply::Answer(Answer::Done),
             6 => Reply::Answer(Answer::Value(std::mem::take(&mut fields.0).into())),
             7 => {
-                // Grows with what is there, not with what the count promises.
+                // Grows with the data that is there, not with what the count claims.
                 let values: Option<Vec<Bytes>> = (0..fields.u32()?)
                     .map(|_| fields.u32().and_then(|length| fields.take(length as usize)).map(Bytes::from))
                     .collect();
@@ -272,13 +272,13 @@ fn ranks(ranks: &[Rank]) -> Vec<u8> {
     word(ranks.len()).into_iter().chain(numbers).collect()
 }
 
-/// The beginning of a reason, to the last whole character that fits.
+/// The beginning of a reason, up to the last whole character that fits.
 fn cut(reason: &str) -> &str {
     let fits = (0..=REASON.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
     &reason[..fits.unwrap_or(0)]
 }
 
-/// What is left of a message.
+/// The rest of a message.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -319,14 +319,14 @@ impl<'a> Fields<'a> {
         all.into_iter().find(|limit| *limit as u8 == number)
     }
 
-    /// What was read, if nothing is left over.
+    /// Returns `read` if nothing is left over.
     fn end<T>(self, read: T) -> Option<T> {
         self.0.is_empty().then_some(read)
     }
 }
 
-/// A target for fuzzing: the bytes are messages, one after the other. Whatever they are, reading them ends without a panic, and what is read is
-/// written as it was. Gives how many could be read.
+/// A fuzz target: the bytes are messages, one after another. Decoding them must not panic, whatever they are, and each
+/// decoded message must survive being encoded and decoded again. Returns the number of decoded messages.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(mut data: &[u8]) -> usize {
     let mut read = 0;
@@ -334,7 +334,7 @@ pub(crate) fn fuzz(mut data: &[u8]) -> usize {
         let (kind, number, length) = header(head);
         let (body, rest) = rest.split_at(length.min(rest.len()));
         data = rest;
-        // A long reason is cut when it is written, so what is written is compared, not what was read.
+        // Encoding cuts a long reason, so we compare the encoded bytes, not the decoded question.
         if let Some(question) = Question::decode(kind, body) {
             let written = question.encode(number);
             let again = Question::decode(written[0], &written[HEADER..]).expect("what is written can be read");

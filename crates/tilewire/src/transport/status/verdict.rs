@@ -107,8 +107,8 @@ pub(crate) fn deadlock(f: &mut fmt::Formatter<'_>, waiting: &[Waiting]) -> fmt::
     waiting.iter().try_for_each(|waiting| write!(f, "\n  {waiting}"))?;
     write!(
         f,
-        "\nmake the same calls in the same order on all ranks; of a send and a recv that both ranks run, build both before the first \
-         runs, or use sendrecv; only a new rendezvous of all ranks recovers"
+        "\nmake the same calls in the same order on all ranks; if both ranks run a send and a recv, build both before running the \
+         first, or use sendrecv; only a new rendezvous of all ranks recovers"
     )
 }
 
