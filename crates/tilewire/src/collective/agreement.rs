@@ -1,5 +1,5 @@
-//! Compares all participants of a transfer or a collective before the first launch, to find differences that would
-//! corrupt data or hang.
+//! Before the first launch, compares how the participants describe a transfer or collective, to find differences that
+//! would corrupt data or cause a hang.
 
 use super::call::Call;
 use super::error::{Mismatch, RunError};
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) struct Card(Vec<(&'static str, String)>);
 
 impl Card {
-    /// The card for a chunk that travels this way. `way`: the algorithm.
+    /// The card for a chunk that travels by this protocol. `way`: the algorithm, in words.
     fn of(plan: &Itinerary, hooks: &Hooks<'_>, way: &str, protocol: Protocol, tiling: &Tiling) -> Card {
         let types: Vec<String> = hooks.types.iter().map(ToString::to_string).collect();
         let shape = hooks.output_shape.as_ref();
@@ -32,8 +32,8 @@ impl Card {
             ("the shape of the output chunk", shape),
             ("the neighbours that share the last value (last_per)", hooks.last_per.to_string()),
             ("the window", plan.windows.as_deref().unwrap_or("none").to_string()),
-            // The entries from here on follow from those above unless the user sets them. Ranks that differ in both
-            // should report the difference above.
+            // Unless the user sets them, the entries from here on follow from those above. If ranks differ in both
+            // groups, the difference above is the one to report.
             ("the algorithm", way.to_string()),
             ("the protocol", protocol.to_string()),
             ("the number of blocks", tiling.blocks().to_string()),
@@ -50,7 +50,8 @@ impl Card {
         self
     }
 
-    /// Starts with the operation in words, which may differ between ranks. The values that must not differ follow.
+    /// The first line describes the operation and may differ between ranks. The values that must match follow, one per
+    /// line.
     fn to_bytes(&self, call: &Call) -> Vec<u8> {
         let values = self.0.iter().map(|(_, value)| value.as_str());
         let call = call.to_string().replace('\n', " ");
@@ -77,14 +78,14 @@ impl Card {
 pub(super) enum Cards {
     /// Each card goes to one peer.
     Pairs(Vec<(Pairing, Rank, Card)>),
-    /// The same card goes to all ranks, and all ranks do the same. So all of them see a difference, and none launches.
+    /// Every rank sends the same card to all others. So all ranks see a difference, and none launches.
     All(Card),
     /// No cards.
     Nothing,
 }
 
 impl Cards {
-    /// `hash`: of the hooks, if the ranks must have the same ones.
+    /// `hash`: the hash of the hooks, if the ranks must have the same ones.
     pub(super) fn of(plan: &Itinerary, hooks: &Hooks<'_>, hash: Option<u64>) -> Cards {
         let card = |way: &str, protocol, tiling: &Tiling| Card::of(plan, hooks, way, protocol, tiling).with_hooks(hash);
         match &plan.work {
@@ -113,7 +114,7 @@ impl Cards {
     }
 }
 
-/// A side that has sent its card and has not yet heard the peer's.
+/// One side of a comparison: it has sent its card and has not yet received the peer's.
 pub(super) struct Pending {
     ticket: Ticket,
     card: Card,
@@ -133,8 +134,8 @@ impl Pending {
         Ok(Pending { ticket, card, call: call.to_string() })
     }
 
-    /// Waits for the peer's card and compares. A peer that does not arrive breaks the transport: it may arrive later,
-    /// and would then wait for a launch that no longer exists.
+    /// Waits for the peer's card and compares it with this rank's. A peer that does not arrive breaks the transport: it
+    /// may arrive later, and would then wait for a launch that no longer exists.
     pub(super) fn meet(&self, link: &dyn Transport, deadline: Option<Duration>) -> Result<(), RunError> {
         let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
             let rank = link.rank().index();
@@ -145,8 +146,8 @@ impl Pending {
                 TransportError::NotMet { late, .. } => Cause::timed_out(rank, Some(late.index())),
                 _ => Cause { code: AbortCode::Failed, rank, reason: 0 },
             });
-            // Only now: until the abort words are set, the other ranks must see that this rank waits and is not the
-            // late one.
+            // Not any earlier: until the abort words are set, the other ranks must see that this rank is waiting and is
+            // not the late one.
             link.door().and_then(Door::status).iter().for_each(|status| status.goes_on());
         })?;
         let Ticket { rank, peer, .. } = self.ticket;

@@ -8,8 +8,8 @@ use crate::ir::{BinaryOp, Type};
 ///
 /// | | [`all_gather`](super::all_gather) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
 /// |---|---|---|---|
-/// | `OneShot` | yes | yes | small tensors: everything in packets to everybody |
-/// | `TwoPhase` | | | large tensors: a shard to each rank, the sums to everybody |
+/// | `OneShot` | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets |
+/// | `TwoPhase` | | | large tensors: each rank combines one shard and sends the result to all ranks |
 /// | `Ring` | yes | yes | yes |
 ///
 /// All other collectives are `OneShot`.
@@ -18,9 +18,10 @@ use crate::ir::{BinaryOp, Type};
 pub enum Algorithm {
     /// Every rank sends straight to every rank that needs its data.
     OneShot,
-    /// Every rank gets its shard of all inputs, combines them, and sends the result to all.
+    /// Every rank receives its shard of all inputs, combines them, and sends the result to all ranks.
     TwoPhase,
-    /// Every rank sends only to the next one, which passes the data on: read once, written twice.
+    /// Every rank sends only to the next one, which passes the data on. When gathering, a rank reads arriving data once
+    /// and writes it twice: to its output and to the next rank.
     Ring,
 }
 
@@ -57,7 +58,7 @@ impl ReduceOp {
     /// All operators.
     pub const ALL: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Average];
 
-    /// Its name in messages and on the command line.
+    /// The name of the operator in messages and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             ReduceOp::Sum => "sum",

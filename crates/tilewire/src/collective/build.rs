@@ -61,7 +61,7 @@ impl<'l> Request<'_, 'l> {
                     exchange_kernel::roles(ExchangeKernel { plan, legs, flow, hooks, link }, k);
                     !hooks.is_copy() && legs.all().any(|leg| leg.out.is_some())
                 }
-                // The reduction's own roles would reach beyond its input.
+                // With faulty lengths, the reduction's roles would reach beyond its input.
                 (Work::Shards(_), _) if !plan.faults.is_empty() => return k.main(|_| {}),
                 (Work::Shards(of), Operation::Reduction(kind, _)) => {
                     reduction_kernel::roles(plan, of, hooks, self.link(), k);
@@ -98,8 +98,8 @@ impl<'l> Request<'_, 'l> {
                 return Err(torn(&link, (group, tiling.tile_cols()), protocol, plan.payload));
             }
         }
-        // Groups are counted from the start of a shard. In a shard that starts within a group, they would contain other
-        // neighbours than the hook means.
+        // Groups are counted from the start of a shard. If a shard started in the middle of a group, its groups would
+        // contain the wrong neighbours.
         let Work::Shards(of) = &plan.work else { return Ok(()) };
         let begins_within = |group: usize| {
             of.shards.iter().any(|shard| !shard.range.is_empty() && !shard.range.start.is_multiple_of(group))

@@ -22,8 +22,8 @@ use std::time::Duration;
 /// one element. `K` is the kind: [`Exchange`], [`Reduction`] or [`Map`].
 ///
 /// All participating ranks must agree on the payload (number of elements, types, shape) and on how it travels
-/// ([`Config`]). The ranks compare these before the first launch. A difference is an error on all of them, and the
-/// error names it.
+/// ([`Config`]). The ranks compare these before the first launch. Any difference is an error on all of them, and the
+/// message says what differs.
 #[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Collective<'h, 'l, In: Element, Out: Element, R: Regs, K> {
     request: Request<'h, 'l>,
@@ -47,7 +47,8 @@ pub enum Combining {}
 /// The kind of a [`Map`].
 pub enum Mapping {}
 
-/// Kinds of collectives, with the payloads they can carry: anything, except that a reduction combines single numbers.
+/// Kinds of collectives, with the payloads they can carry. A reduction carries single numbers; the others carry
+/// anything.
 pub trait Carries<R>: sealed::Kind {}
 impl<R: Regs> Carries<R> for Moving {}
 impl<R: Regs> Carries<R> for Mapping {}
@@ -150,8 +151,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
         self
     }
 
-    /// Number of blocks that share the work for one peer. The default is 1 on a CPU, where idle worker threads of the
-    /// process help if there are several. On a GPU, the default is as many as are worth it.
+    /// Number of blocks that share the work for one peer. On a CPU, the default is 1; with more blocks, idle worker
+    /// threads of the process help. On a GPU, the default grows with the size of the data.
     pub fn blocks(mut self, blocks: usize) -> Self {
         self.request.config.near.blocks = Some(blocks);
         self
@@ -163,7 +164,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
         self
     }
 
-    /// Vectors of neighbouring elements that a GPU lane keeps in flight. Chosen automatically by default.
+    /// Number of vectors of neighbouring elements that a GPU lane keeps in flight. Chosen automatically by default.
     pub fn unroll(mut self, vectors: u32) -> Self {
         self.request.config.unroll = Some(vectors);
         self
@@ -184,7 +185,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
     ///     })
     ///     .consume(|c, (payload, scale)| c.output.store(c.pos(), payload.cast::<f32>() * scale))
     ///     .run()?;
-    /// assert_eq!(out.to_vec(), [0.0; 64]); // without the `max` a group of zeros would be 0 / 0
+    /// assert_eq!(out.to_vec(), [0.0; 64]); // without the `max`, a group of zeros would give 0 / 0
     /// # Ok::<(), tilewire::RunError>(())
     /// ```
     #[track_caller]
@@ -211,8 +212,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
     }
 
     /// Declares that the last value of the payload (a scale, for example) is the same for every `group` neighbouring
-    /// positions. It then travels once per group, beside the rest of the payload. Both sides must declare it. It is a
-    /// misuse if tracing cannot show that the value is the same throughout a group.
+    /// positions. It then travels once per group, beside the rest of the payload. Both sides must declare it. Tracing
+    /// must be able to show that the value is the same throughout a group; otherwise it reports a misuse.
     ///
     /// ```
     /// use tilewire::{F8E4M3, Tensor, hooks, map};
@@ -225,7 +226,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
     /// # Ok::<(), tilewire::RunError>(())
     /// ```
     ///
-    /// Packets are small and still carry all values for every position.
+    /// Messages sent in packets are small, and still carry all values for every position.
     pub fn last_per(mut self, group: usize) -> Self {
         self.request.hooks.last_per = group.max(1);
         self
@@ -349,7 +350,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
         self
     }
 
-    /// Keeps groups of this many neighbours in one tile, for hooks that reduce over groups.
+    /// Keeps each group of this many neighbours within one tile, for hooks that reduce over groups.
     pub fn granule(mut self, elements: usize) -> Self {
         self.request.config.near.granule = Some(elements);
         self
@@ -368,15 +369,16 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
         self
     }
 
-    /// Makes it an error if the ranks have different hooks: the first launch compares their hashes before anything is
-    /// sent. By default hooks may differ, since a constant may legitimately depend on the rank. Call it on all ranks.
+    /// Makes different hooks on different ranks an error: the first launch compares hashes of the hooks before anything
+    /// is sent. By default hooks may differ, since a constant may legitimately depend on the rank. Call it on all
+    /// ranks.
     pub fn same_hooks(mut self) -> Self {
         self.request.same_hooks = true;
         self
     }
 
-    /// For measuring the cost of watching: launches neither notice a peer's failure nor sleep. Only the deadline then
-    /// ends a wait.
+    /// For measuring the cost of watching. On a CPU, launches then neither notice a peer's failure nor sleep, and only
+    /// the deadline ends a wait. On a GPU, waits have no deadline, but still end when a peer fails.
     pub fn unwatched(mut self) -> Self {
         self.request.watched = false;
         self
@@ -386,7 +388,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// window.
     ///
     /// An exchange sends straight into the receiver's window, in one hop. The receiver's output must be its part of the
-    /// window. There can be no consume hook, and the payload is one value of the window's type.
+    /// window. A consume hook is not allowed, and the payload must be one value of the window's type.
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport, Window};
@@ -405,8 +407,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     ///
     /// A reduction combines in one hop. Every rank reads its part of all inputs directly from their windows; in an
     /// all-reduce it also stores the result in all outputs. The input must be this rank's part of a window. So must the
-    /// output of an all-reduce, either of the same window (in place) or of a second one: call this once for each. No
-    /// produce hook can run then, nor the consume hook of an all-reduce.
+    /// output of an all-reduce, either of the same window (in place) or of a second one: call this once for each. A
+    /// produce hook is not allowed, nor is a consume hook of an all-reduce.
     ///
     /// ```
     /// use tilewire::all_reduce;
@@ -441,8 +443,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Carries<R>> Collective<'h, '
         self.request.build()
     }
 
-    /// Describes, for people, what would happen: the operation, how it travels to and from each peer, and a hash of its
-    /// hooks that ranks can compare. Nothing is built.
+    /// Describes what would happen, as text to read: the operation, how it travels to and from each peer, and a hash of
+    /// its hooks that ranks can compare. Nothing is built.
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport};

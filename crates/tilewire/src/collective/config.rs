@@ -8,15 +8,15 @@ use crate::transport::LinkKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Primitive {
-    /// The flag travels with the data: for small messages.
+    /// The flag travels with the data. For small messages.
     Packet,
-    /// Step by step through the receiver's staging: any size, any buffers, both hooks.
+    /// Step by step through the receiver's staging. Works for any size and any buffers, with both hooks.
     Staged,
-    /// Also step by step, but by asynchronous copies through scratch (shared memory on a GPU): both hooks. Slots are at
-    /// most 32 KiB.
+    /// Also step by step, but by asynchronous copies through scratch (shared memory on a GPU). Works with both hooks.
+    /// Slots are at most 32 KiB.
     Bulk,
-    /// In one hop into the receiver's window: produce hook only. Reductions instead read from the windows of all ranks,
-    /// without a produce hook.
+    /// In one hop into the receiver's window, with a produce hook only. Reductions instead read from the windows of all
+    /// ranks, without a produce hook.
     Direct,
 }
 
@@ -34,7 +34,7 @@ pub enum Primitive {
 ///     let x = Tensor::<f32>::zeros(100_000);
 ///     let near = Knobs { slot_bytes: Some(32 << 10), depth: Some(4), ..Knobs::default() };
 ///     let config = Config { algorithm: Some(Algorithm::Ring), near, ..Config::default() };
-///     all_reduce(&link, &x, &x).blocks(2).config(config).run()?; // knobs alone will do, too: .config(near)
+///     all_reduce(&link, &x, &x).blocks(2).config(config).run()?; // `.config(near)` also works, for knobs alone
 ///     Ok(link.close()?)
 /// })?;
 /// # Ok::<(), tilewire::transport::WorldError>(())
@@ -50,7 +50,7 @@ pub struct Config {
     /// Knobs for peers across a network ([`LinkKind::Fabric`]). Unset values are chosen automatically, not taken from
     /// `near`.
     pub far: Option<Knobs>,
-    /// Vectors of neighbouring elements that a GPU lane keeps in flight:
+    /// Number of vectors of neighbouring elements that a GPU lane keeps in flight:
     /// [`ptx::Options::unroll`](crate::ptx::Options::unroll).
     pub unroll: Option<u32>,
 }
@@ -60,7 +60,7 @@ pub struct Config {
 pub struct Knobs {
     /// How bytes travel.
     pub primitive: Option<Primitive>,
-    /// Blocks that share the message.
+    /// Number of blocks that share the message.
     pub blocks: Option<usize>,
     /// Warps of one copy of a sending role on a GPU. The two sides may use different values, except in a one-shot
     /// all-reduce. A role that both sends and receives, or that combines, uses this value, or `recv_warps` if this is
@@ -72,7 +72,7 @@ pub struct Knobs {
     pub slot_bytes: Option<usize>,
     /// Slots per block.
     pub depth: Option<usize>,
-    /// Groups of this many neighbours stay in one tile. The default is 64, or 1024 for large tiles.
+    /// Each group of this many neighbours stays within one tile. The default is 64, or 1024 for large tiles.
     pub granule: Option<usize>,
 }
 
@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(config.knobs(kind), near, "{kind:?}");
         }
         assert_eq!(config.knobs(LinkKind::Fabric), far);
-        // Nothing set for far peers: the general knobs apply.
+        // If nothing is set for far peers, the general knobs apply.
         assert_eq!(Config::from(near).knobs(LinkKind::Fabric), near);
         let twice = Config { far: Some(Knobs::warps(2)), ..Config::default() }.or(config);
         assert_eq!(twice.far, Some(Knobs { blocks: Some(1), ..Knobs::warps(2) }));

@@ -24,17 +24,18 @@ pub(super) struct Way {
 struct Choices {
     /// Messages of up to this many bytes go in packets. Above it, a flag for every 8 bytes costs more than a signal.
     packets_up_to: usize,
-    /// Bytes per block, in packets and otherwise, until the maximum number of blocks is reached.
+    /// Bytes per block, with and without packets, until the maximum number of blocks is reached.
     packets_for_block: usize,
     bytes_for_block: usize,
     most_for_packets: usize,
     most_blocks: usize,
-    /// Number of steps that a block's share is cut into if it is large. Its steps are then fewer and larger.
+    /// Target number of steps for a block's share: slots grow with the share to stay at or below it, from `least_slot`
+    /// to `largest_slot`.
     steps: usize,
-    /// Smaller steps cost more in signals than they hide. Using one size for all smaller messages also means that no
-    /// launch has to drain the slots of the previous one.
+    /// Smaller steps would cost more in signals than their overlap saves. Using one size for all smaller messages also
+    /// means that no launch has to drain the slots of the previous one.
     least_slot: usize,
-    /// Larger steps leave the cache before the receiver has read them, or fill the pipeline too late.
+    /// Larger steps would leave the cache before the receiver has read them, or take too long to fill the pipeline.
     largest_slot: usize,
     /// The largest steps for payloads of several parts. Such payloads are computed, so the delay caused by one step
     /// matters more (H200, all-to-all of 64 MiB of bf16 as fp8 by 4 ranks: 195 µs instead of 210).
@@ -44,14 +45,14 @@ struct Choices {
     huge: (usize, usize),
     /// Total staging in flight on a device. Any more would leave the cache before it is read.
     staging: usize,
-    /// Staging of a block at one peer, in units of a core's second-level cache. The ring gets as many slots as fill it,
-    /// but at least [`DEPTH`].
+    /// Staging of a block at one peer, in units of the size of a core's second-level cache. The ring gets as many slots
+    /// as fit in it, but at least [`DEPTH`].
     ring: usize,
 }
 
-/// One thread runs all blocks, so more of them gain nothing. Slots stay in the second-level cache. One way, a packet
-/// message of 1 KiB takes 0.58 µs between cores, against 0.54 with a signal; within one core it takes 0.26 against
-/// 0.20. Both ways, packets stay ahead up to larger sizes, because one role serves both legs.
+/// One thread runs all blocks, so having more than one gains nothing. Slots stay in the second-level cache. One way
+/// between cores, a message of 1 KiB takes 0.58 µs in packets and 0.54 µs with a signal; within one core, 0.26 µs and
+/// 0.20 µs. When both ranks send, packets stay ahead up to larger sizes, because one role serves both legs.
 const CPU: Choices = Choices {
     packets_up_to: 512,
     packets_for_block: usize::MAX,
@@ -119,7 +120,7 @@ impl Choices {
 
 /// The largest slots, unless the ring has room for larger ones.
 const LARGEST_SLOT: usize = 64 << 10;
-/// Slots in a ring, unless more are better.
+/// Number of slots in a ring, unless more are better.
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
@@ -173,7 +174,7 @@ impl Knobs {
                 let share = bytes / blocks.max(1);
                 let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
                 let ring = (choices.ring * second_level).min(RINGS / (facts.ranks * at_once).max(1));
-                // Having few large slots must not make the ring larger.
+                // Slots above `LARGEST_SLOT` are allowed only if `DEPTH` of them fit in the ring.
                 let largest = choices.largest_slot.min((1 << (ring / DEPTH).max(1).ilog2()).max(LARGEST_SLOT));
                 // Bulk copies always use small slots, and as many as there is room for.
                 let largest = if primitive == Primitive::Bulk { largest.min(LARGEST_SLOT) } else { largest };
@@ -186,7 +187,7 @@ impl Knobs {
                     _ if share >= choices.huge.0 => choices.huge.1,
                     _ => wanted,
                 };
-                // Having more slots must not make them smaller.
+                // Use only as many slots as fit at the wanted size.
                 let ring = ring.min(link.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
                 let usual = DEPTH.max(1 << ring.max(1).ilog2());
                 let usual = usual.min(link.max_slots).min(lines) / copies * copies;
@@ -275,7 +276,7 @@ mod tests {
         let words = |link: &ShmTransport| {
             CPU.packets_up_to.min(PacketPlan::new(&link.link(link.rank()), 1).message_packets() * 8) / 4
         };
-        // Packet room for more than a small message, for less than one, and none at all.
+        // Room for the packets of more than a small message, of less than one, and no room at all.
         for packet_bytes in [256 << 10, 8 << 10, 0] {
             on_each(ShmOptions { packet_bytes: Some(packet_bytes), ..ShmOptions::default() }, |facts, link| {
                 let most = words(link);
@@ -372,8 +373,8 @@ mod tests {
         on_each(room, |facts, link| {
             for (size, at_once) in SIZES.flat_map(|size| [1, 3, 20].map(|at_once| (size, at_once))) {
                 let (slot_bytes, depth) = slots(&chosen(STAGED, facts, link, 1 << size, at_once));
-                // For all messages in flight together. A pipeline needs its minimum number of slots however little room
-                // there is.
+                // The limit covers all messages in flight together, but a pipeline gets its minimum number of slots
+                // however little room there is.
                 let Machine::Cpu(Processor { second_level, .. }) = facts.machine else { unreachable!() };
                 let ring = (choices(facts).ring * second_level).min(RINGS / (2 * at_once)).max(DEPTH * LARGEST_SLOT);
                 assert!(slot_bytes * depth <= ring, "{depth} slots of {slot_bytes} bytes in a ring of {ring}");

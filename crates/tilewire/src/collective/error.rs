@@ -43,8 +43,8 @@ pub enum RunError {
     /// already have launched. All other ranks of the transport are then told which two ranks differ, in this and in
     /// every later call. If several pairs differ, each rank that finds a difference itself names its own pair.
     Mismatch(Box<Mismatch>),
-    /// A rank failed, died or left, and the others were told, on any engine or transport. The transport is broken. The
-    /// rank is this one if an earlier call failed here.
+    /// A rank failed, died or left, and the others were told. This variant covers all engines and transports. The
+    /// transport is broken. `rank` is this rank itself if an earlier call failed here.
     #[non_exhaustive]
     PeerFailed {
         /// The rank that failed.
@@ -54,14 +54,14 @@ pub enum RunError {
         /// What this rank was doing, if known.
         during: Option<Box<During>>,
     },
-    /// A peer launched a different operation from the one this rank launched in its place. All ranks are told. The
-    /// transport is broken.
+    /// A peer launched a different operation where it should have launched the same one as this rank. All ranks are
+    /// told. The transport is broken.
     OtherOperation(Box<OtherOperation>),
     /// These ranks wait for each other, in launches or before their first launches. All ranks are told. The transport
     /// is broken.
     Deadlock(Box<Deadlock>),
-    /// A wait for a peer expired, on any engine or transport: in a launch, at the meeting before it, or in `close`. The
-    /// transport is broken.
+    /// A wait for a peer expired: in a launch, at the meeting before it, or in `close`. This variant covers all engines
+    /// and transports. The transport is broken.
     Timeout(Box<Timeout>),
 }
 
@@ -82,7 +82,7 @@ pub struct Mismatch {
     pub calls: [String; 2],
 }
 
-/// Two different operations that two ranks launched, one in place of the other.
+/// The operations of two ranks that launched different ones where they should have launched the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OtherOperation {
@@ -122,10 +122,10 @@ pub struct Timeout {
     pub rank: Rank,
     /// The rank it waited for. `None` if a user's own kernel waits on memory that no peer is known to signal.
     pub peer: Option<Rank>,
-    /// The late rank: the one that all waiting ranks are ultimately waiting for.
+    /// The late rank: the one at the end of the chain of waiting ranks.
     pub late: Option<Rank>,
-    /// Where it waited. For a meeting or a close, the fields from `block` to `seen` carry no information; `op` still
-    /// does.
+    /// Where it waited. For a meeting or a close, the fields from `block` to `seen` carry no information (except `slot`
+    /// for a meeting); `op` still does.
     pub stage: Stage,
     /// What it waited for: the op, and the slot or packet.
     pub op: String,
@@ -259,7 +259,7 @@ errors! {
 }
 
 impl RunError {
-    /// The misuses of the language that this error lists, each with the user's line; empty for other kinds of errors.
+    /// The misuses that this error lists, each with the user's source line. Empty for other kinds of errors.
     pub fn misuses(&self) -> &[Misuse] {
         match self {
             RunError::Build(error) => error.misuses(),

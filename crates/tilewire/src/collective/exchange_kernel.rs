@@ -37,7 +37,7 @@ pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     }
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
     let one_each = sends <= 1 && receives <= 1;
-    // Sending and receiving legs may use different numbers of blocks, or travel differently. Some blocks then have
+    // Sending and receiving legs may use different numbers of blocks or different protocols. Some blocks then have
     // nothing to do in one of them.
     let blocks = legs.all().map(|leg| leg.tiling.blocks()).max().unwrap_or(1);
     let copies = if legs.all().any(in_turns) { plan.facts.copies } else { 1 };
@@ -98,8 +98,8 @@ fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     let staged = StagedPlan::new(&first.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
     let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
-    // The own chunk first, which may already be where it belongs. The others follow, ordered by how many ranks before
-    // this one they come from.
+    // This rank's own chunk comes first; there is nothing to store if it is already in place. The chunks of the
+    // previous rank, of the one before it, and so on follow.
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
     let kept: Vec<_> = [legs.own.as_ref()].into_iter().chain(received).map(|leg| leg.map(body)).collect();
     k.blocks(tiling.blocks() as u32);
@@ -147,11 +147,12 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
         Body { peer: Some(peer), words, kept, ..own }
     }
 
-    /// A leg without a wire.
+    /// A leg without a link to its peer.
     fn own(exchange: ExchangeKernel<'e, 'h>, k: &Block<'t>, leg: &'e Leg) -> Self {
         let (ExchangeKernel { plan, hooks, flow, link, .. }, len) = (exchange, leg.tiling.len());
         let positions = |shape: &Option<Shape>| shape.as_ref().map_or(len, |shape| shape.rows * shape.cols);
-        // If this rank has no such chunk, the tensor it passed stands in for its length, and cannot be written.
+        // If this rank has no such chunk, the tensor that the user passed stands in for it, with the length of the
+        // chunk. It cannot be written.
         let input = match &leg.inp {
             Some(inp) => k.any_input(inp).named("input"),
             None => k.any_input(&plan.inp).resized(positions(&hooks.input_shape)),
@@ -160,8 +161,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
             Some(out) => k.any_output(out).named("output"),
             None => k.any_input(&plan.out).named("input"),
         };
-        // This rank may send more than it receives. Its output then stands for the peer's, with the length of the
-        // peer's.
+        // This rank may send more than it receives. Its output then stands in for the peer's output, with that length.
         let sends = leg.side == Side::Send && leg.peer != link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
         let holds = if leg.inp.is_some() { Holds::Input } else { Holds::NoInput };
@@ -172,7 +172,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
         Body { exchange, leg, peer: None, scene, kept: None, words: None }
     }
 
-    /// Runs a leg without a wire, or a share of it.
+    /// Runs the leg of the rank's own chunk, or a share of it.
     fn run_own(&self, r: &RoleCtx<'t>, share: Share) {
         let (ExchangeKernel { plan, hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
         let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
@@ -249,8 +249,8 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
     }
 }
 
-/// The memory as words, if a leg of packets copies it unchanged, so that elements need not be packed one by one. The
-/// peer may still pack its elements, so a block's part must consist of whole words.
+/// The memory as words, if the leg copies it unchanged in packets. Elements then need not be packed one by one. The
+/// peer may still pack its elements, so each block's part must consist of whole words.
 fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
     let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();

@@ -100,7 +100,8 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
     fn positions(&self, route: &Route) -> Result<usize, TransferError> {
         match (self.pattern, route.side) {
             (Pattern::Pair { .. }, Side::Send) => Ok(self.sent()),
-            // Only the root has an output. Its length is compared with what the others say.
+            // Only the root has an output. Before the first launch, its chunk length is compared with that of the other
+            // ranks.
             (Pattern::Gather { root }, _) if root != self.link.rank() => Ok(self.sent()),
             _ => Ok(route.output.range("the output", self.request.out.len(), self.facts.ranks)?.len()),
         }
@@ -150,9 +151,9 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, window, keeps: None })
     }
 
-    /// Lets the first sending leg store the rank's own chunk, if that pays. This is only for a CPU, where one thread
-    /// runs the legs one after another. It is also only for copies, since hooks may produce a different value for every
-    /// peer.
+    /// Lets the first sending leg also store the rank's own chunk, if that is faster. This applies only to a CPU, where
+    /// one thread runs the legs one after another. It also applies only to plain copies, since hooks may produce a
+    /// different value for every peer.
     fn keep(&self, legs: &mut Legs) -> Option<Kept> {
         let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
         let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
@@ -160,8 +161,8 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && !self.facts.on_gpu();
         let how = if kept.is(sent) { Kept::Same } else { Kept::Other };
         let alike = own.tiling.len() == leg.tiling.len();
-        // Separate blocks or rounds may have separate threads, and a link that is not memory takes time to report that
-        // it is ready.
+        // Separate blocks or rounds may run on separate threads, and a link that is not memory takes time to report
+        // that it is ready.
         let alone = leg.tiling.blocks() == 1 && self.layout == Rounds::Roles;
         let is_memory = self.link.link(leg.peer).kind == LinkKind::Shm;
         let pays = self.request.keeps || how.pays(sent.bytes());
@@ -175,7 +176,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         Some(how)
     }
 
-    /// Lengths that do not match each other.
+    /// The faults of this call: lengths that do not match each other.
     fn faults(&self, legs: &Legs) -> Vec<(SourceLine, MisuseKind)> {
         let (hooks, mut faults) = (self.hooks(), Vec::new());
         let mut check = |what, is, must| {
@@ -206,7 +207,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         }
     }
 
-    /// Refuses what `direct` cannot do with this window.
+    /// Refuses payloads and outputs that `direct` cannot handle with this window.
     fn check_direct(&self, way: &Way, side: Side) -> Result<(), TransferError> {
         let (protocol @ Protocol::Direct { .. }, Some(window)) = (way.protocol, self.window) else {
             return Ok(());
@@ -234,7 +235,7 @@ impl WindowOf {
         TransferError::WindowTooShort { rank, bytes: has, needed: first + bytes }
     }
 
-    /// Number of bytes that may be written from where a route lands.
+    /// Number of bytes that may be written, counted from where the route lands in the window.
     fn reached(&self, route: &Route, (first, _): (usize, usize)) -> usize {
         let all = match route.side {
             Side::Send => self.bytes_of(route.peer),
@@ -244,7 +245,7 @@ impl WindowOf {
     }
 }
 
-/// No memory that is read may be written, neither by arriving data nor by the rank's own chunk.
+/// Memory that is read must not be written, neither by arriving data nor by the rank's own chunk.
 fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
     let own = legs.own.iter();
     let sends = legs.rounds.iter().filter_map(|[send, _]| send.as_ref());

@@ -1,4 +1,4 @@
-//! Exchanges: each is an [`Exchange`] with its own pattern, in one launch.
+//! The exchanges. Each is an [`Exchange`] with its own pattern, and runs in one launch.
 
 use super::builder::Exchange;
 use super::error::RunError;
@@ -52,14 +52,14 @@ pub fn recv<'h, 'l, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Pair { to: None, from: Some(from) }), link, out, out)
 }
 
-/// Sends a tensor to one rank and simultaneously receives from one, which may be the same rank or another.
+/// Sends a tensor to one rank and simultaneously receives one from the same rank or another.
 ///
 /// ```
 /// use tilewire::link::{ShmOptions, ShmTransport};
 /// use tilewire::transport::World;
 /// use tilewire::{Tensor, sendrecv};
 ///
-/// // A ring: everybody gets the tensor of the rank before, transposed on its way.
+/// // A ring: every rank gets the previous rank's tensor, transposed on the way.
 /// let sums = World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
 ///     let inp = Tensor::from_fn(6, |i| i as f32 + 10.0 * world.rank().number() as f32);
@@ -105,7 +105,7 @@ pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
 ///     let out = Tensor::<f32>::zeros(4 * rows * cols);
 ///     // Every received [rows, cols] chunk arrives transposed.
 ///     all_to_all(&link, &out, &inp).chunk_shape(rows, cols).output_shape(cols, rows).produce(|c| c.input.at(c.col(), c.row())).run()?;
-///     // Row 1, column 0 of what came from rank 2 is row 0, column 1 of its chunk for this rank.
+///     // Row 1, column 0 of the chunk received from rank 2 is row 0, column 1 of rank 2's chunk for this rank.
 ///     assert_eq!(out.get(2 * 6 + 2), (200 + me * 6 + 1) as f32);
 ///     Ok(link.close()?)
 /// })?;
@@ -113,8 +113,8 @@ pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
 /// ```
 ///
 /// A rank's own chunk also passes through both hooks, but not over the wire. In a hook, `c.input` and `c.output` are
-/// the chunks for the peer of the leg, and `c.shard()` is the chunk of the receiver's output. Output and input must not
-/// overlap.
+/// the chunks for the peer of the leg, and `c.shard()` is the number of the chunk in the receiver's output. Output and
+/// input must not overlap.
 #[track_caller]
 pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,
@@ -232,9 +232,9 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
     Exchange::over(Operation::Exchange(Pattern::Scatter { root }), link, out, inp)
 }
 
-/// A barrier: a launch ends once all ranks have launched it. On the CPU, `run` returns at that point. On a GPU, later
-/// work on the stream waits until then. The barrier does not publish what a rank's host wrote to shared memory earlier;
-/// use the other collectives for that.
+/// A barrier: a launch ends only after all ranks have launched it. On the CPU, `run` returns at that point. On a GPU,
+/// later work on the stream waits until then. The barrier does not publish what a rank's host wrote to shared memory
+/// earlier; use the other collectives for that.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -247,7 +247,7 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
 ///     here.fetch_add(1, Relaxed);
 ///     barrier(&link).run()?;
 ///     assert_eq!(here.load(Relaxed), 3);
-///     // Several times: build it once.
+///     // To run it several times, build it once.
 ///     let mut meet = barrier(&link).build()?;
 ///     meet.run()?;
 ///     meet.run()?;

@@ -7,7 +7,7 @@ use crate::transport::{LinkKind, Rank};
 use crate::vm::Processor;
 
 /// The facts that decisions may depend on if all ranks must agree on them. They are plain data, so that all ranks can
-/// have the same.
+/// hold the same values.
 ///
 /// Each rank fills in its own machine, which is correct if all ranks are on one machine. Ranks on several machines
 /// would agree on these facts at the rendezvous, without any change to the deciding code.
@@ -17,7 +17,7 @@ pub(super) struct WorldFacts {
     pub machine: Machine,
     /// True if all ranks reach each other through the memory of one host.
     pub in_memory: bool,
-    /// Copies of a role that share the steps of a leg.
+    /// Number of copies of a role that share the steps of a leg.
     pub copies: u32,
 }
 

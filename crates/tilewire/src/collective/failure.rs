@@ -4,8 +4,9 @@
 //!   LaunchError::Aborted   CudaError::Aborted   TransferError::Broken   TransportError::Broken, ::Peer   ──▶ RunError::PeerFailed
 //!   LaunchError::Timeout   CudaError::Timeout   TransportError::NotMet, ::NotClosed                      ──▶ RunError::Timeout
 //! ```
-//! Nothing else in this folder looks at the left column. The launch or meeting that the error ended adds what the error
-//! itself does not know: the late rank and the user's call.
+//! The same errors inside `TransportError::Segment`, `::Bootstrap` and `::Device` map the same way. Elsewhere in this
+//! folder only `agreement.rs` looks at the left column, to tell the other ranks. The launch or meeting that the error
+//! ended adds what the error itself does not know: the late rank and the user's call.
 
 use super::call::Call;
 use super::error::{Deadlock, During, Mismatch, OtherOperation, RunError, Stage, Timeout};
@@ -43,7 +44,7 @@ impl RunError {
 }
 
 impl Timeout {
-    /// A wait of which only the waiting rank and its peer are known.
+    /// A timeout without the details of the wait in a kernel.
     fn new(stage: Stage, rank: Rank, peer: Option<Rank>, op: String, after: Duration) -> Timeout {
         Timeout {
             rank,
@@ -65,7 +66,7 @@ impl Timeout {
 }
 
 impl Mismatch {
-    /// The form in which all ranks of a transport are told.
+    /// The same difference in the form that is announced to all ranks of a transport.
     pub(super) fn verdict(&self) -> Verdict {
         let Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } = self.clone();
         let (here, there) = ((rank.index(), [mine, here]), (peer.index(), [theirs, there]));

@@ -1,16 +1,17 @@
-//! Whose inputs a value comes from, and whose outputs it ends in. This defines `c.peer()`, `c.recv_peer()` and
-//! `c.shard()`. They depend only on the collective and the leg, never on sizes, algorithms or protocols.
+//! Which ranks' inputs a value comes from, and which ranks' outputs it ends in. This defines `c.peer()`,
+//! `c.recv_peer()` and `c.shard()`. They depend only on the collective and the leg, never on sizes, algorithms or
+//! protocols.
 //!
 //! ```text
-//!                                 in one output                                  in the outputs of all
+//!                                 into one output                                into the outputs of all
 //!   from one input                map, send, recv, sendrecv,                     all_gather, broadcast
 //!                                 all_to_all, gather, scatter
 //!   from the inputs of all        reduce_scatter                                 all_reduce
 //!
-//!   produce     peer        the rank of the one output; of several: refused
+//!   produce     peer        the rank of the output; refused if there are several
 //!               recv_peer   this rank
 //!   consume     peer        this rank
-//!               recv_peer   the rank of the one input; of several: refused
+//!               recv_peer   the rank of the input; refused if there are several
 //! ```
 //! The guide (`docs/guide/hooks.md`) and [`Ctx`](crate::hook::Ctx) have this table for users.
 

@@ -23,14 +23,15 @@ pub(super) struct Shape {
     pub at: SourceLine,
 }
 
-/// The user's settings for the elements of a collective.
+/// What the user specified for the elements of a collective: hooks, types and shapes.
 pub(super) struct Hooks<'h> {
     produce: Rc<ProduceHook<'h>>,
     /// The types that `produce` passes to `consume`.
     pub types: &'static [Type],
     /// The element types of the input and the output.
     elements: [Type; 2],
-    /// Where the hooks were given. A mistake in one of the library's hooks is reported there.
+    /// The lines where `produce` and `consume` were set. A mistake inside a hook of the library's own is reported
+    /// there.
     given_at: [SourceLine; 2],
     /// True if `produce` is the default, which copies the input.
     pub copies: bool,
@@ -184,7 +185,7 @@ pub(super) fn chunk<'t>(view: View<'t, ()>, holds: Holds, shape: &Option<Shape>)
     }
 }
 
-/// Looks for reads of memory that is written in the same launch, in a kernel whose hooks are traced.
+/// While a kernel with hooks is traced, looks for reads of memory that the same launch writes.
 #[derive(Default)]
 pub(super) struct OverlapCheck(RefCell<Option<Overlap>>);
 

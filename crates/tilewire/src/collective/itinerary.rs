@@ -1,10 +1,10 @@
 //! The plan of a collective: what one rank will do, decided and checked, as plain data.
 //!
 //! ```text
-//!   Request ──exchange_plan.rs──▶ Itinerary ──┬─▶ kernel        exchange_kernel.rs, reduction_kernel.rs, map.rs
+//!   Request ──exchange_plan.rs──▶ Itinerary ──┬─▶ kernel        exchange_kernel.rs, reduction_kernel.rs, map_kernel.rs
 //!           ──reduction_plan.rs─▶             ├─▶ agreement     agreement.rs: compared with the other ranks
-//!                                             ├─▶ explain()     for people
-//!                                             └─▶ launch        which stores go around the cache
+//!                                             ├─▶ explain()     a description to read
+//!                                             └─▶ launch        which stores bypass the cache
 //! ```
 //! Everything is decided before anything is built, and all later stages read the decisions here.
 
@@ -23,7 +23,7 @@ use crate::transport::{LinkShape, Protocol, Rank};
 use crate::vm::Traffic;
 use std::ops::Range;
 
-/// Why tracing a kernel can no longer refuse its plan.
+/// Why the slots and blocks of a plan cannot be refused while its kernel is traced.
 pub(super) const CHECKED: &str = "slots and blocks were checked when it was decided how to travel";
 
 /// What one rank of a collective will do.
@@ -45,7 +45,7 @@ pub(super) struct Itinerary {
     /// True if input and output are the same memory. A hook then touches only its own position.
     pub in_place: bool,
     pub work: Work,
-    /// The sizes of what the launch moves.
+    /// The amount of data that the launch moves.
     pub traffic: Traffic,
     /// Faults of the call, reported together with those of its hooks.
     pub faults: Vec<(SourceLine, MisuseKind)>,
@@ -63,7 +63,7 @@ pub(super) enum Work {
 
 /// The legs of one rank.
 pub(super) struct Legs {
-    /// From this rank to itself. `None` if there is nothing to do for it, or if another leg does it.
+    /// From this rank to itself. `None` if there is nothing to do, or if another leg does it.
     pub own: Option<Leg>,
     /// The sending and the receiving leg of each round.
     pub rounds: Vec<[Option<Leg>; 2]>,
@@ -95,7 +95,7 @@ impl Legs {
     }
 }
 
-/// A reduction, in which every rank combines its shard.
+/// The work of a reduction, in which every rank combines its shard.
 pub(super) struct Shards {
     pub kind: Kind,
     pub op: ReduceOp,
@@ -148,7 +148,8 @@ impl Shards {
 }
 
 impl Itinerary {
-    /// A plan for this work with chunks of `len` elements: sent straight, through no window, without faults.
+    /// A plan for this work with chunks of `len` elements: one-shot unless the user chose another algorithm, without
+    /// windows and without faults.
     pub(super) fn of(request: &Request<'_, '_>, facts: WorldFacts, len: usize, work: Work) -> Itinerary {
         let Request { operation, out, inp, hooks, config, .. } = request;
         Itinerary {
@@ -169,7 +170,7 @@ impl Itinerary {
         }
     }
 
-    /// How everything is cut, how it travels, and over which link.
+    /// The tiling, the protocol and the link of every leg or shard.
     pub(super) fn tilings(&self) -> Vec<(Tiling, Protocol, LinkShape)> {
         match &self.work {
             Work::Map { .. } => Vec::new(),
@@ -178,7 +179,7 @@ impl Itinerary {
         }
     }
 
-    /// Describes, for people, how it travels to and from each peer.
+    /// Describes the plan as text to read: how data travels to and from each peer.
     pub(super) fn explain(&self) -> String {
         let on = if self.facts.on_gpu() { "a GPU" } else { "the CPU" };
         let lines: Vec<String> = match &self.work {

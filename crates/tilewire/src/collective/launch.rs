@@ -1,4 +1,4 @@
-//! Kernels over transports: launches them so that nothing hangs.
+//! Launches kernels over transports so that no failure leaves a rank hanging.
 
 use super::call::Call;
 use super::error::RunError;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub struct Launch<'l> {
     hosts: Vec<&'l dyn Transport>,
     engine: Engine,
-    /// The compiled kernel, for people and tools.
+    /// The kernel as it was traced, for printing and for tools.
     kernel: Box<Kernel>,
     /// The user's call, for errors.
     call: Call,
@@ -30,7 +30,7 @@ pub struct Launch<'l> {
 }
 
 /// The engine that runs the kernel.
-#[allow(clippy::large_enum_variant)] // a small message on a CPU is not to follow one more pointer
+#[allow(clippy::large_enum_variant)] // boxing it would cost small messages on a CPU one more pointer
 enum Engine {
     Cpu(Prepared),
     Gpu(Box<cuda::Launch>),
@@ -40,7 +40,7 @@ enum Engine {
 #[derive(Clone, Copy)]
 pub(super) struct LaunchOptions {
     pub deadline: Option<Duration>,
-    /// Waits observe the abort word, and sleep on doorbells.
+    /// True if waits observe the abort word and sleep on doorbells.
     pub watched: bool,
     /// Which stores bypass the cache on a CPU.
     pub stores: StorePolicy,
@@ -185,7 +185,7 @@ impl<'l> Launch<'l> {
         &self.kernel
     }
 
-    /// The bytecode or the PTX, for people.
+    /// The bytecode or the PTX, as text to read.
     pub fn disassembly(&self) -> String {
         match &self.engine {
             Engine::Cpu(prepared) => prepared.disassembly(),
@@ -198,7 +198,7 @@ impl<'l> Launch<'l> {
         &self.call
     }
 
-    /// Breaks the transports, and adds to the error what the engine does not know.
+    /// Breaks the transports, and adds the facts that the engine does not know to the error.
     #[cold]
     fn failed(&self, mut error: RunError) -> RunError {
         let Some(first) = self.hosts.first() else { return error };
@@ -228,8 +228,8 @@ impl<'l> Launch<'l> {
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));
-        // Only now: until the abort words are set, the other ranks must see that this rank waits and is not the late
-        // one.
+        // Not any earlier: until the abort words are set, the other ranks must see that this rank is waiting and is not
+        // the late one.
         self.hosts.iter().filter_map(|host| host.door()?.status()).for_each(|status| status.goes_on());
         if let RunError::Timeout(timeout) = &mut error {
             timeout.late = late.or(timeout.peer);
@@ -238,7 +238,7 @@ impl<'l> Launch<'l> {
         self.judged(error).during(&self.call)
     }
 
-    /// Why a transport is broken, unless an earlier failure of this rank broke it.
+    /// Why a transport is broken, unless a failure of this rank broke it.
     fn broken_by_others(&self) -> Option<Cause> {
         let is_verdict = |cause: &Cause| matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched);
         let by_others = |host: &&dyn Transport| {
@@ -247,13 +247,13 @@ impl<'l> Launch<'l> {
         self.hosts.iter().find_map(by_others)
     }
 
-    /// The verdict on all ranks, if it ended this rank's wait.
+    /// Replaces the error by the verdict on all ranks, if that verdict ended this rank's wait.
     pub(super) fn judged(&self, error: RunError) -> RunError {
         self.hosts.iter().fold(error, |error, host| judged(*host, error))
     }
 
     /// The rank at the end of the chain of waiting ranks, after a wait has expired. Call this before any rank is told
-    /// and goes on.
+    /// of the failure, since it then stops waiting.
     fn late(&self, error: &RunError) -> Option<Rank> {
         let RunError::Timeout(timeout) = error else { return None };
         let late = self.hosts[0].door()?.status()?.late(timeout.peer?.index());
@@ -267,7 +267,7 @@ impl<'l> Launch<'l> {
             RunError::Launch(LaunchError::OtherOperation { peer, seen, .. }) => {
                 (Rank::new((*peer)?), *seen, self.call.to_string())
             }
-            // The launch that noticed may not be the one being asked.
+            // The launch that noticed the difference may not be this one.
             RunError::Cuda(CudaError::OtherOperation(by)) => (Rank::new(by.peer?), by.seen as u16, by.launch.clone()),
             _ => return None,
         };
@@ -276,7 +276,7 @@ impl<'l> Launch<'l> {
     }
 }
 
-/// The verdict that broke a transport, if the error says only that the transport is broken.
+/// Replaces an error that says only that the transport is broken by the verdict that broke it, if there is one.
 pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
     let verdict = host.door().and_then(Door::status).and_then(|status| status.verdict(*cause));

@@ -1,4 +1,4 @@
-//! `map`: a collective of one rank. There is no wire; the rank's own chunk passes through both hooks, as in every
+//! `map`: a collective of one rank. Nothing is sent: the rank's own chunk passes through both hooks, as in every
 //! collective. Also `prepare`: compiles a user's own kernel for one rank.
 
 use super::builder::Map;

@@ -11,30 +11,30 @@
 //! | file | holds |
 //! |---|---|
 //! | `call.rs` | [`Call`]: the user's call that an operation comes from |
-//! | `error.rs`, `failure.rs` | [`RunError`]; maps every peer failure and timeout to its two variants for them |
+//! | `error.rs`, `failure.rs` | [`RunError`]; the mapping of peer failures and timeouts to their two variants |
 //! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
 //! | `launch.rs` | [`Launch`]: a kernel over transports |
 //! | | **the request** |
 //! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
 //! | `pattern.rs`, `operation.rs` | which chunk goes where, in rounds; the operation of a collective |
-//! | `rounds.rs` | [`Rounds`]: legs as roles, or as blocks |
+//! | `rounds.rs` | [`Rounds`]: whether legs become roles or get blocks of their own |
 //! | `config.rs` | [`Config`], [`Knobs`] |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
-//! | `request.rs` | all of these together, with types as values |
+//! | `request.rs` | all of the above together, with element types as run-time values |
 //! | | **the plan** |
 //! | `facts.rs` | the facts about a world's machines that decisions may depend on |
 //! | `itinerary.rs` | the plan: what one rank will do, as plain data |
-//! | `decide.rs`, `settle.rs` | chooses how one message travels, and checks that against the transport |
-//! | `exchange_plan.rs`, `reduction_plan.rs` | the plan of an exchange, of a reduction |
+//! | `decide.rs`, `settle.rs` | choose how one message travels, and check that the transport can do it |
+//! | `exchange_plan.rs`, `reduction_plan.rs` | the plans of exchanges and of reductions |
 //! | | **the kernel** |
-//! | `flow.rs` | whose inputs a value comes from, whose outputs it ends in: `peer`, `recv_peer` and `shard` in hooks |
+//! | `flow.rs` | which ranks' inputs a value comes from, and which ranks' outputs it ends in: `peer`, `recv_peer` and `shard` in hooks |
 //! | `scene.rs` | the place where a hook is called: the content of its context |
 //! | `exchange_kernel.rs`, `reduction_kernel.rs` | a schedule for each leg or shard, including the hooks |
 //! | `map_kernel.rs` | plan and kernel of [`map`] |
 //! | | **the launch** |
 //! | `agreement.rs` | what ranks tell each other before the first launch |
-//! | `prepared.rs` | [`PreparedExchange`]: compared with the peers, then launched |
-//! | `build.rs` | turns a request into all of these |
+//! | `prepared.rs` | [`PreparedExchange`]: compares itself with the peers, then launches |
+//! | `build.rs` | turns a request into a prepared kernel |
 //! | | **the user's calls** |
 //! | `builder.rs` | [`Collective`]: [`Exchange`], [`Reduction`], [`Map`] |
 //! | `exchanges.rs` | [`send`], [`recv`], [`sendrecv`], [`all_to_all`], [`all_gather`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |

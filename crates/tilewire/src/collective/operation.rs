@@ -58,8 +58,8 @@ impl Operation {
         }
     }
 
-    /// True if the operation supports this algorithm. Most support only one: every rank sends straight to the ranks
-    /// that need its data.
+    /// True if the operation supports this algorithm. Most support only one-shot, in which every rank sends straight to
+    /// the ranks that need its data.
     pub(super) fn takes(&self, algorithm: Algorithm) -> bool {
         match self {
             Operation::Reduction(kind, _) => *kind == Kind::AllReduce || algorithm != Algorithm::TwoPhase,

@@ -1,7 +1,7 @@
 //! Which chunk goes where: the routes of a collective, in rounds.
 //!
 //! ```text
-//!   round 0      the rank's own chunk: both hooks, no wire
+//!   round 0      the rank's own chunk: passes through both hooks, is not sent
 //!   round i      to the rank i after this one, from the rank i before it        i = 1 … ranks - 1
 //! ```
 //! Within a round, every rank sends to a different rank, so the ranks never all write to one receiver simultaneously.
@@ -10,20 +10,20 @@ use crate::transport::layout::Side;
 use crate::transport::{Rank, TransferError};
 use std::ops::Range;
 
-/// The movement of chunks in a collective.
+/// How chunks move in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     /// One transfer, or two simultaneous ones: `send`, `recv`, `sendrecv`.
     Pair { to: Option<Rank>, from: Option<Rank> },
-    /// Chunk `p` of the input goes to rank `p`, and becomes chunk `rank` of its output.
+    /// Chunk `p` of the input goes to rank `p`, and becomes chunk `rank` of that rank's output.
     AllToAll,
-    /// The input goes to every rank, and becomes chunk `rank` of its output.
+    /// The input goes to every rank, and becomes chunk `rank` of that rank's output.
     AllGather,
-    /// An all-gather of which only the signals matter.
+    /// An all-gather in which only the signals matter.
     Barrier,
     /// The input of `root` becomes the output of every rank.
     Broadcast { root: Rank },
-    /// The input of every rank becomes its chunk of the output of `root`.
+    /// The input of every rank becomes that rank's chunk of the output of `root`.
     Gather { root: Rank },
     /// Chunk `p` of the input of `root` becomes the output of rank `p`.
     Scatter { root: Rank },

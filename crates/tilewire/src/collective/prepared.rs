@@ -1,4 +1,5 @@
-//! A ready exchange: the first launch compares it with its peers, then it can be launched any number of times.
+//! A compiled exchange. The first launch compares it with its peers. After that, it can be launched any number of
+//! times.
 
 use super::agreement::{Cards, Pending};
 use super::call::Call;
@@ -27,10 +28,10 @@ pub struct PreparedExchange<'l> {
 
 /// The state of the agreement with the other sides.
 enum Peers {
-    /// All agree.
+    /// All of them agree.
     Agree,
-    /// They have been told, but have not been heard yet. `all`: all ranks told each other the same things, so every
-    /// rank sees which rank differs.
+    /// This rank has sent its cards, but has not yet received theirs. `all`: every rank sends its card to all others,
+    /// so every rank sees which rank differs.
     Pending { told: Vec<Pending>, all: bool },
     /// They do not agree, and never will.
     Refused(RunError),
@@ -80,7 +81,8 @@ impl<'l> PreparedExchange<'l> {
         for (pairing, peer, card) in cards {
             let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
             let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;
-            // One by one: if the next cannot be told, those already told must be taken back.
+            // Added one by one: if telling the next peer fails, dropping `prepared` breaks the transport for those
+            // already told.
             if let Peers::Pending { told, .. } = &mut prepared.peers {
                 told.push(pending);
             }
@@ -109,7 +111,7 @@ impl<'l> PreparedExchange<'l> {
         self.launch.sync()
     }
 
-    /// The kernel as it was traced, for printing, or for writing as PTX with [`ptx::emit`](crate::ptx::emit).
+    /// The kernel as it was traced, for printing or for translating to PTX with [`ptx::emit`](crate::ptx::emit).
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport};
@@ -130,14 +132,14 @@ impl<'l> PreparedExchange<'l> {
         self.launch.kernel()
     }
 
-    /// The bytecode or the PTX, for people.
+    /// The bytecode or the PTX, as text to read.
     pub fn disassembly(&self) -> String {
         self.launch.disassembly()
     }
 
-    /// Compares with all peers. A collective hears all of them even if the first differs, because each has sent a card
-    /// that must be taken. A transfer stops at the first error, since the transport is then broken: another peer may be
-    /// late, and should not be told later.
+    /// Compares with all peers. A collective receives the cards of all of them even if the first differs, because each
+    /// card that was sent must be taken. A transfer stops at the first error, because the transport is then broken.
+    /// Waiting for another peer, which may be late, would only delay telling the others.
     #[cold]
     fn meet(&mut self) -> Result<(), RunError> {
         if let (Peers::Pending { told, all }, Some(link)) = (&self.peers, self.link) {
@@ -152,8 +154,8 @@ impl<'l> PreparedExchange<'l> {
                 && told.len() > 1
                 && !all
             {
-                // The peer of the other leg may agree, launch, and count a step that this rank does not. It is told
-                // why.
+                // The peer of the other leg may agree, launch, and count a step that this rank does not count. So it is
+                // told why this rank does not launch.
                 let code = match error {
                     RunError::Mismatch(mismatch) => {
                         link.door()
@@ -210,8 +212,8 @@ mod tests {
     use crate::transport::World;
     use std::time::Instant;
 
-    /// One rank sends messages of `len` elements to the other, all but the first by the shortcut. For messages in
-    /// slots, a sender first asks for credit, once in four.
+    /// One rank sends messages of `len` elements to the other, all but the first by the shortcut. If messages go in
+    /// slots, every fourth one must first ask for credit, and takes the long way.
     fn by_shortcut<T: Element + From<u8> + PartialEq>(len: usize) {
         let in_slots = len * size_of::<T>() > 512;
         let first = |k: u8| Tensor::<T>::from_fn(len, |i| T::from((i as u8).wrapping_add(k)));

@@ -1,12 +1,16 @@
 //! The kernels of reductions.
 //!
 //! ```text
-//!   OneShot, packets    reduce: sends to all, holds what all send, combines; on a GPU an all-reduce does so
-//!                       packet by packet, in one pass
-//!   OneShot, staged     send to 1, 2, … ; reduce: the own shard, of all peers' tiles in one pass
-//!   TwoPhase            the same, and reduce passes the result on to all; receive from 1, 2, …
+//!                       roles
+//!   OneShot, packets    reduce              sends to all ranks, collects what they send, and combines it; on a GPU,
+//!                                           an all-reduce does all this packet by packet, in one pass
+//!   OneShot, staged     send to 1, 2, …
+//!                       reduce              combines this rank's shard of all peers' tiles, in one pass
+//!   TwoPhase            as OneShot, staged; reduce also sends the result to all ranks
+//!                       receive from 1, 2, …
 //!   Ring                ring
-//!   direct              reduce: the own shard, of all peers' windows; of an all-reduce into all peers' windows
+//!   direct              reduce              combines this rank's shard of all peers' windows; an all-reduce writes
+//!                                           the result into all peers' windows
 //! ```
 
 use super::algorithm::Algorithm;
@@ -63,7 +67,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         });
     }
 
-    /// Everything in one role, because no rank's sending waits for another rank's receiving.
+    /// One role does everything, because no rank's sending waits for another rank's receiving.
     fn packets(&self) {
         let Shards { protocol, kind, shards, .. } = self.of;
         let (link, protocol, blocks) = (self.link, *protocol, self.of.blocks());
@@ -182,7 +186,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         });
     }
 
-    /// Around a ring, where partial results have their own type.
+    /// Reduces around a ring. Partial results have their own type.
     fn ring(&self, plan: StagedPlan) {
         let (Shards { shards, protocol, op, .. }, hooks, link) = (self.of, self.hooks, self.link);
         let (next, previous) = (self.me.after(1, self.ranks), self.me.after(self.ranks - 1, self.ranks));
@@ -210,7 +214,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         });
     }
 
-    // ---- parts of them --------------------------------------------------------------------------------------------
+    // ---- shared parts ---------------------------------------------------------------------------------------------
 
     /// True if all ranks get the whole result.
     fn gathers(&self) -> bool {
@@ -248,8 +252,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
     }
 
     /// Combines this rank's value for a position with those that the others sent, in the order of `others`, and stores
-    /// the result. The values start with this rank's and are rotated until the first rank of the position's shard comes
-    /// first. The rotation consists of optional steps by 1, 2, 4, … places.
+    /// the result. The list of values starts with this rank's own. It is rotated until it starts with the first rank in
+    /// the order of the position's shard. The rotation consists of optional steps of 1, 2, 4, … places.
     fn turned(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]) {
         let (hooks, op, ranks) = (self.hooks, self.of.op, self.ranks);
         let (ty, partial) = (self.ty(), self.of.partial(self.ty())[0]);
@@ -280,8 +284,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         Scene { start: self.of.shards[shard.index()].range.start, ..self.part(Some(shard)) }
     }
 
-    /// The scene for the chunk of the input that belongs to a rank, or for the whole input if `None`. If the input is
-    /// not cut, this is always the whole input.
+    /// The scene for the chunk of the input that belongs to a rank, or for the whole input if `None`. An all-reduce
+    /// always uses the whole input.
     fn part(&self, of: Option<Rank>) -> Scene<'t> {
         let (Itinerary { inp, out, .. }, hooks) = (self.plan, self.hooks);
         let inp = match of.filter(|_| !self.gathers()) {

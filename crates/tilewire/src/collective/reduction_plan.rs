@@ -45,7 +45,7 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
     let faults = if hooks.copies && is != must { vec![fault] } else { Vec::new() };
     let payload = (if algorithm == Algorithm::Ring { shards.partial(hooks.types[0]) } else { hooks.types }, 1);
     let windows = shards.windows.as_ref().map(|windows| windows.number.clone());
-    // An all-reduce writes all outputs, and no difference was measured for it.
+    // Not for an all-reduce: it writes all outputs, and measurements showed no difference.
     let reads_more = kind == Kind::ReduceScatter;
     let traffic = Traffic { reads_more, stages: windows.is_none(), ..Traffic::default() };
     let base = Itinerary::of(request, facts, len, Work::Shards(shards));
@@ -72,12 +72,12 @@ impl Kind {
 }
 
 impl<'p> Planner<'p, '_, '_> {
-    /// The length of the input, in chunks of the output's length.
+    /// Number of chunks in the input, each as long as the output.
     fn chunks(&self) -> usize {
         if self.kind == Kind::AllReduce { 1 } else { self.facts.ranks }
     }
 
-    /// A peer that stands for all of them, since they are alike.
+    /// One peer, which stands for all of them, since all links are alike.
     fn peer(&self) -> Option<Rank> {
         (self.facts.ranks > 1).then(|| self.link.rank().after(1, self.facts.ranks))
     }
@@ -93,8 +93,8 @@ impl<'p> Planner<'p, '_, '_> {
     }
 
     /// True if the output is exactly the input, or this rank's chunk of it. Any other overlap is refused. In place,
-    /// hooks must touch only their own position, as copies do: a result arrives only after its sender has read what
-    /// this rank sent for it.
+    /// hooks must touch only their own position, as copies do. This is safe because a result arrives only after its
+    /// sender has read what this rank sent for it.
     fn in_place(&self) -> Result<bool, RunError> {
         let Request { inp, out, hooks, .. } = self.request;
         if !inp.memory().overlaps(out.memory()) {
@@ -181,8 +181,8 @@ impl<'p> Planner<'p, '_, '_> {
                 let usual = settle(message)?;
                 let most = usual.link.max_blocks / 2;
                 match knobs.blocks {
-                    // Outgoing and returning data have separate blocks. If the user did not set the number, use half as
-                    // many.
+                    // Outgoing and returning data have separate blocks. If the user did not set the number, each
+                    // direction gets at most half of the link's blocks.
                     None if usual.blocks > most && most > 0 => {
                         settle(Message { config: Knobs { blocks: Some(most), ..knobs }.into(), ..message })?
                     }
@@ -210,11 +210,11 @@ impl<'p> Planner<'p, '_, '_> {
         let shards: Vec<Shard> = self.ranges().into_iter().map(shard).collect();
         let in_packets = protocol == Protocol::Packet && shards.len() > 1;
         let warps = Warps::from(self.request.config.near);
-        // There are few words per peer, so barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4
-        // ranks of 32 blocks: 2 warps 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
+        // There are few words per peer, so with many warps the barriers cost more than the lanes gain (H200, 64 KiB by
+        // 4 ranks of 32 blocks: 2 warps 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let warps = warps_of(self.facts.on_gpu(), warps.both(), if in_packets { 8 } else { FEWER });
-        // Swapping handles several positions together. It is for GPUs, which have few lanes for them. A `consume` hook
-        // may combine neighbours, and gets positions one by one.
+        // Swapping handles several positions together, which suits the few lanes that a GPU has for them. A `consume`
+        // hook may combine neighbours, so it gets positions one by one.
         let for_all = self.kind == Kind::AllReduce && self.request.hooks.stores();
         let fits = || swapped(self.request.hooks.types[0], shards[0].tiling).is_some();
         let swaps = self.facts.for_gpu() && in_packets && for_all && fits();
@@ -224,7 +224,7 @@ impl<'p> Planner<'p, '_, '_> {
     // ---- windows --------------------------------------------------------------------------------------------------
 
     /// The windows of the input and, for an all-reduce, of the output, if the reduction uses them. It does if the user
-    /// says so, or passes windows and does not say otherwise.
+    /// chooses `direct`, or passes windows and chooses no primitive.
     fn reached(&self) -> Result<Option<(&'p WindowOf, Option<&'p WindowOf>)>, TransferError> {
         let Request { windows, hooks, config, inp, out, .. } = self.request;
         match self.message().knobs(self.link).primitive {
@@ -263,7 +263,7 @@ impl<'p> Planner<'p, '_, '_> {
     }
 
     fn in_windows(&self, input: &WindowOf, output: Option<&WindowOf>) -> Result<(Algorithm, Shards), RunError> {
-        // The tensors are the windows, which must be equally long on all ranks. If they are not, every rank sees it.
+        // The tensors are the windows, which must be equally long on all ranks. If they are not, every rank notices.
         let windows = || std::iter::once(input).chain(output);
         let unreached = |window: &WindowOf| window.peers.iter().position(Option::is_none);
         if let Some(peer) = windows().find_map(unreached) {
@@ -294,7 +294,7 @@ impl<'p> Planner<'p, '_, '_> {
             window.peers.iter().flatten().map(|memory| memory.part(first * size, ranges[me].len() * size)).collect()
         };
         let number = windows().map(|window| window.number.as_str()).collect::<Vec<_>>().join(" and ");
-        // Lengths that do not fit are a fault of the plan, in which case nothing is traced.
+        // Lengths that do not match are a fault of the plan, in which case no roles are traced.
         let fits = self.request.inp.len() == self.request.out.len() * self.chunks();
         let reached = fits.then(|| ReachedWindows { number, input: parts(input), output: output.map(parts) });
         Ok((self.kind.way_through_windows(), self.shards(&way, tiling, reached)))

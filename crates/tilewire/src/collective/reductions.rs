@@ -27,7 +27,7 @@ use crate::tensor::Tensor;
 ///
 /// `produce` returns this rank's value for a position of the chunk of rank `c.peer()`. `consume` gets the combined
 /// value of all ranks, so `c.recv_peer()` is not available there. In place is allowed if the output is this rank's
-/// chunk of the input; hooks may then read only the position of it that they write.
+/// chunk of the input. Of that chunk, hooks may then read only the position that they write.
 #[track_caller]
 pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,
@@ -60,7 +60,8 @@ pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
 /// the rank whose shard contains it. The value from `produce` goes to the outputs of all ranks, so `c.peer()` is not
 /// available there. The value for `consume` comes from the inputs of all ranks, so `c.recv_peer()` is not available
 /// there. If hooks reduce over groups of neighbours, every shard must start at a group boundary. Shard `s` is
-/// accumulated in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks give the same bits.
+/// accumulated over the ranks in the order `s + 1`, …, `s` (wrapping around), so all algorithms, runs and ranks give
+/// the same bits.
 #[track_caller]
 pub fn all_reduce<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,

@@ -1,4 +1,4 @@
-//! The user's request, as a builder collects it: everything that a plan needs, with types as values.
+//! The user's request, as a builder collects it: everything that a plan needs, with element types as run-time values.
 
 use super::config::Config;
 use super::hooks::Hooks;
@@ -23,8 +23,8 @@ pub(super) struct Request<'h, 'l> {
     pub send_len: Option<usize>,
     /// The parts of the input and the output that peers can reach.
     pub windows: Vec<WindowOf>,
-    /// True if the own chunk is stored while another is sent wherever the kernel can, for any size and processor: for
-    /// rehearsals.
+    /// True if this rank's own chunk is stored while another is sent, wherever the kernel can do that, for any size and
+    /// processor.
     pub keeps: bool,
     /// `None` for a `map`.
     link: Option<&'l dyn Transport>,

@@ -1,11 +1,11 @@
-//! How the rounds of an exchange share a launch: as roles of every block, or with blocks of their own.
+//! How the rounds of an exchange share a launch: each as a role in every block, or each with its own blocks.
 //!
 //! ```text
 //!   Roles    block b:   receive from 3 | receive from 2 | send to 1 | send to 2 | … | own
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
 //!   Legs     block b:   serves leg b / blocks, as block b % blocks of it
 //! ```
-//! The own chunk may also travel with the first sending leg (`exchange_plan.rs`).
+//! The own chunk may also be handled by the first sending leg (`exchange_plan.rs`).
 
 use crate::hook::{Block, RoleCtx};
 use std::rc::Rc;
@@ -57,8 +57,8 @@ const WRITERS: u32 = 27;
 /// moves.
 pub(super) const FEWER: u32 = 2;
 
-/// Warps for each of `role_copies` role copies in a block, unless the user specified them: all that a block has on a
-/// GPU.
+/// Warps for each of `role_copies` role copies in a block. Unless the user specified them, the copies share all warps
+/// of a block on a GPU.
 pub(super) fn warps_of(on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32 {
     let share = (BLOCK_WARPS / role_copies.max(1)).max(1);
     said.unwrap_or(if on_gpu { share } else { share.min(WARPS) })
@@ -89,7 +89,7 @@ impl<'b, 't: 'b> OwnCode<'b, 't> {
         LegCode { name: self.name.to_string(), trace: Box::new(move |r| trace(r, share)) }
     }
 
-    /// As a round, for the roles that the blocks have.
+    /// The work as a round. If blocks have two roles and the work can be shared, each role gets half.
     fn round(&self, two_roles: bool) -> [Option<LegCode<'b, 't>>; 2] {
         match two_roles && self.is_shared {
             true => [0, 1].map(|number| Some(self.leg(Share { number, of: 2 }))),
@@ -127,7 +127,7 @@ pub(super) struct RoundsCode<'b, 't> {
     /// True if arriving data is combined. Combining holds so many values that a thread benefits from twice the
     /// registers.
     pub combines: bool,
-    /// True if warps matter.
+    /// True on a GPU, where the number of warps matters.
     pub on_gpu: bool,
 }
 
@@ -160,9 +160,9 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
                 of(RECEIVE).for_each(|leg| (leg.trace)(r));
             });
         }
-        // Receivers come first: if one thread runs all roles, the permission they give (READY) must not wait until this
-        // rank has finished sending. The own chunk comes last: it can always run, so it fills the time in which the
-        // others wait.
+        // Receivers come first: if one thread runs all roles, the permission to send that they give (READY) must not
+        // wait until this rank has finished sending. The own chunk comes last: it can always run, so it fills the time
+        // while the others wait.
         let warps = |said| self.warps_of(said, legs as u32 * self.copies);
         for (which, said) in [(RECEIVE, self.warps.receive), (SEND, self.warps.send)] {
             for leg in of(which) {

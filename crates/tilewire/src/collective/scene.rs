@@ -1,4 +1,4 @@
-//! The place where a hook is called: the chunks of a leg, and everything else in its context.
+//! The place where a hook is called: the chunks of a leg, and everything else in the context of the hook.
 
 use super::flow::Flow;
 use crate::hook::{AnyCtx, AnyCtxBuilder, Chunk, RoleCtx};
@@ -13,7 +13,7 @@ pub(super) struct Scene<'t> {
     /// Determines the fields that name ranks.
     pub flow: Flow,
     /// The rank whose output gets the produced value, or whose input gave the consumed value. For a chunk that a rank
-    /// passes to itself, this rank. It does not say which rank hands a value on; in a ring, that is another rank.
+    /// passes to itself, it is this rank. In a ring, the neighbour that passes a value on is usually a different rank.
     pub other: Rank,
     /// The position in the hooks' chunk at which the leg's tiles begin.
     pub start: usize,

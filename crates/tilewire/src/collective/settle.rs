@@ -24,7 +24,7 @@ pub(super) struct Message<'s> {
     /// Number of neighbours that share the last of several parts.
     pub last_per: usize,
     pub shape: Option<&'s Shape>,
-    /// Number of such messages in a launch, each with its own blocks.
+    /// Number of such messages in the launch, each with its own blocks.
     pub at_once: usize,
     /// The only way it can travel, and why.
     pub only: Option<(Primitive, &'static str)>,
@@ -40,14 +40,14 @@ impl Message<'_> {
         self.config.knobs(self.over(link).kind)
     }
 
-    /// The constants of the link it uses. For a peer that does not exist, which is refused later, those of the rank
-    /// itself.
+    /// The constants of the link it uses. A peer that does not exist is refused later; until then, the constants are
+    /// those of the rank itself.
     fn over(&self, link: &dyn Transport) -> LinkShape {
         let exists = |peer: &Rank| peer.index() < link.world_size();
         link.link(self.peer.filter(exists).unwrap_or(link.rank()))
     }
 
-    /// Decides how it travels, and checks that against the transport.
+    /// Decides how the message travels, and checks that the transport can do it.
     pub(super) fn settle(&self, link: &dyn Transport, facts: &WorldFacts) -> Result<(Way, Tiling), RunError> {
         let Message { peer, types, len, last_per, only, at_once, consumed, window_bytes, .. } = *self;
         let (said, over) = (self.knobs(link), self.over(link));
@@ -64,12 +64,12 @@ impl Message<'_> {
             && way.protocol == Protocol::Packet
             && self.check_packets(&over, &cut(&way)).is_err()
         {
-            // Whole rows, or groups, may give a block more than its equal share.
+            // A block gets whole rows or groups, which may be more than its equal share.
             way = decide(Knobs { primitive: Some(Primitive::Staged), ..knobs });
         }
         let Way { protocol, blocks, .. } = way;
         if matches!(protocol, Protocol::Direct { .. }) && (consumed || window_bytes.is_none()) {
-            // Check this first, so that no user allocates a window in vain.
+            // Check the hook first, so that no user allocates a window in vain.
             let why = match consumed {
                 true => "nobody runs a consume hook when the sender writes the output: use staged or packet",
                 false => "it writes a window: allocate one and say window(&window), or use staged",

@@ -1,5 +1,5 @@
-//! Launches that wait through the segments of a world. They sleep on the rank's doorbell, ring those of its peers, and
-//! end when its abort word is set.
+//! Launches that wait on the segments of a world. They sleep on the rank's doorbell, ring those of its peers, and end
+//! when its abort word is set.
 //!
 //! This code is here because `vm` does not know transports and `transport` does not know kernels: the two meet here.
 
@@ -85,7 +85,7 @@ impl Leaving {
     }
 }
 
-/// Lets other ranks see what a launch waits for. A kernel over several transports tells nobody.
+/// Lets other ranks see what a launch waits for. A kernel over several transports has none.
 struct Told {
     status: Status,
     /// A description of the launch.
@@ -108,8 +108,8 @@ struct SegmentWaits {
 }
 
 impl SegmentWaits {
-    /// A thread can sleep on only one doorbell. This is how long it sleeps before checking what the others would
-    /// report.
+    /// A thread can sleep on only one doorbell. This is how long it sleeps before it checks for events that would ring
+    /// the others.
     const NAP: Duration = Duration::from_micros(50);
 
     fn new(doors: &[&Door]) -> SegmentWaits {
