@@ -2,8 +2,8 @@
 
 use super::code::{Code, at, slot};
 use tilewire::ir::{
-    Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Op, Order, Place, Scope, Slot, Special, Type,
-    UnaryOp,
+    Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Notice, Op, Order, Place, PostSpan, Scope,
+    Slot, Special, Type, UnaryOp,
 };
 
 /// All of them, with the names of their snapshots.
@@ -260,8 +260,12 @@ pub fn network() -> Kernel {
     code.role("main", 1, 1, |c, _| {
         let (zero, peer, bytes) = (c.int(0), c.int(1), c.int(4096));
         let step = c.constant(Type::U64, 1);
-        c.run(Op::Post { queue: wire, peer, src: at(staging, zero), dst: zero, bytes });
-        c.run(Op::PostSignal { queue: wire, peer, index: zero, x: step });
+        let span = Some(PostSpan { src: at(staging, zero), dst: zero, bytes });
+        let notice = |parts, credit| Some(Notice { slot: zero, x: step, parts, credit });
+        c.run(Op::Post { queue: wire, peer, span, notice: None });
+        c.run(Op::Post { queue: wire, peer, span, notice: notice(2, false) });
+        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, false) });
+        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, true) });
         c.run(Op::Wait { slot: slot(arrived, zero), x: step });
     });
     code.finish()

@@ -153,9 +153,7 @@ fn mutate(kernel: &mut Kernel, random: &mut Random) {
 /// Points an op at other parameters, scratch or variables.
 fn rebase(op: &mut Op, random: &mut Random) {
     match op {
-        Op::Scalar(param) | Op::Post { queue: param, .. } | Op::PostSignal { queue: param, .. } => {
-            *param = key(random, 4)
-        }
+        Op::Scalar(param) | Op::Post { queue: param, .. } => *param = key(random, 4),
         Op::ReadVar(var) | Op::WriteVar { var, .. } => *var = key(random, 1),
         Op::Load { at, .. }
         | Op::Store { at, .. }

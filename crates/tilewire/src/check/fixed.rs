@@ -15,7 +15,7 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>, stuck: &[Waiting]) -> Ve
         let bound = &namer.stage.bindings[launch][rank].params;
         match op {
             Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } => produced.extend(reach(kernel, bound, slot)),
-            Op::PostSignal { queue, .. } => {
+            Op::Post { queue, notice: Some(_), .. } => {
                 if let Bound::Queue(routes) = &bound[queue.index()] {
                     produced.extend(routes.iter().flatten().map(|route| Reach::all(&route.slots)));
                 }

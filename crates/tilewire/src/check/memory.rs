@@ -82,7 +82,7 @@ pub struct Bank {
 pub struct PeerRoute {
     /// The peer's region: `Post` writes into it.
     pub region: Bank,
-    /// The peer's slots: `PostSignal` sets one of them.
+    /// The peer's slots: the notice of a `Post` sets one of them.
     pub slots: Bank,
     /// Bytes from one of those slots to the next.
     pub stride: u32,
@@ -182,6 +182,6 @@ pub struct World {
 impl World {
     /// A world whose network delivers immediately.
     pub fn new(memories: Memories) -> Self {
-        World { memories, network: Box::new(AtOnce) }
+        World { memories, network: Box::new(AtOnce::default()) }
     }
 }

@@ -2,63 +2,85 @@
 
 use super::memory::{Memories, MemoryId};
 use super::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet};
-use crate::ir::{Inst, ParamId};
+use crate::ir::{Inst, ParamId, matching};
+use std::collections::HashMap;
 
 /// A request from a kernel to the proxy behind a queue. Bounds were checked when it was posted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Descriptor {
-    /// Copy bytes to a peer.
-    Write {
-        /// The poster.
-        who: Actor,
-        /// The `Post`.
-        inst: Inst,
-        /// The queue.
-        queue: ParamId,
-        /// Destination rank.
-        peer: u32,
-        /// First byte read.
-        from: (MemoryId, u64),
-        /// First byte written.
-        to: (MemoryId, u64),
-        /// The number of bytes.
-        bytes: u64,
-    },
-    /// Set a slot of a peer after the data of earlier posts of the same actor to it.
-    Signal {
-        /// The poster.
-        who: Actor,
-        /// The `PostSignal`.
-        inst: Inst,
-        /// The queue.
-        queue: ParamId,
-        /// Destination rank.
-        peer: u32,
-        /// The slot at the peer.
-        slot: SlotRef,
-        /// Its new value.
-        value: u64,
-    },
+pub struct Descriptor {
+    /// The poster.
+    pub who: Actor,
+    /// The `Post`.
+    pub inst: Inst,
+    /// The queue.
+    pub queue: ParamId,
+    /// Destination rank.
+    pub peer: u32,
+    /// Bytes to copy.
+    pub span: Option<NetworkSpan>,
+    /// The slot to set.
+    pub notice: Option<NetworkNotice>,
 }
 
+/// Bytes to copy to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetworkSpan {
+    /// First byte read.
+    pub from: (MemoryId, u64),
+    /// First byte written.
+    pub to: (MemoryId, u64),
+    /// The number of bytes.
+    pub bytes: u64,
+}
+
+/// A slot of a peer to set, when all parts of the delivery have arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetworkNotice {
+    /// The slot at the peer.
+    pub slot: SlotRef,
+    /// Its new value, without the operation.
+    pub value: u64,
+    /// The operation that its word carries, if any.
+    pub operation: Option<u16>,
+    /// The number of parts.
+    pub parts: u8,
+    /// True for a credit.
+    pub credit: bool,
+}
+
+/// By slot: the value of the delivery under way, and how many of its parts have arrived.
+type Arrivals = HashMap<(MemoryId, u64), (u64, u8)>;
+
 impl Descriptor {
-    /// Carries out the descriptor.
-    pub fn deliver(&self, memories: &mut Memories, observer: &mut dyn Observer) {
+    /// Carries out the descriptor. A notice for a slot whose last delivery is not complete is held: here for ever,
+    /// since posts are delivered in order.
+    pub fn deliver(&self, arrivals: &mut Arrivals, memories: &mut Memories, observer: &mut dyn Observer) {
+        let Descriptor { who, inst, .. } = *self;
         observer.delivered(self);
-        match *self {
-            Descriptor::Write { who, inst, from, to, bytes, .. } => {
-                for (kind, (memory, first)) in [(AccessKind::NetworkRead, from), (AccessKind::NetworkWrite, to)] {
-                    observer.access(who, &Access { inst, element: None, kind, memory, bytes: first..first + bytes });
-                }
-                let data = memories.bytes(from.0)[from.1 as usize..][..bytes as usize].to_vec();
-                memories.bytes_mut(to.0)[to.1 as usize..][..bytes as usize].copy_from_slice(&data);
+        if let Some(NetworkSpan { from, to, bytes }) = self.span {
+            for (kind, (memory, first)) in [(AccessKind::NetworkRead, from), (AccessKind::NetworkWrite, to)] {
+                observer.access(who, &Access { inst, element: None, kind, memory, bytes: first..first + bytes });
             }
-            Descriptor::Signal { who, inst, slot, value, .. } => {
-                let before = memories.read(slot.memory, slot.byte, 8);
-                observer.signal(who, inst, &slot, &SlotSet { before, value, credit: false, operation: None });
-                memories.write(slot.memory, slot.byte, 8, value);
-            }
+            let data = memories.bytes(from.0)[from.1 as usize..][..bytes as usize].to_vec();
+            memories.bytes_mut(to.0)[to.1 as usize..][..bytes as usize].copy_from_slice(&data);
         }
+        let Some(NetworkNotice { slot, value, operation, parts, credit }) = self.notice else { return };
+        let (awaited, arrived) = arrivals.entry((slot.memory, slot.byte)).or_insert((value, 0));
+        if *awaited != value {
+            return;
+        }
+        *arrived += 1;
+        if *arrived < parts {
+            return;
+        }
+        arrivals.remove(&(slot.memory, slot.byte));
+        let before = memories.read(slot.memory, slot.byte, 8);
+        let (before, word) = match operation {
+            Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),
+            None => (before, value),
+        };
+        observer.signal(who, inst, &slot, &SlotSet { before, value, credit, operation });
+        memories.write(slot.memory, slot.byte, 8, word);
     }
 }
 
@@ -72,12 +94,14 @@ pub trait Network {
 }
 
 /// Delivers every descriptor when it is posted: the order of posts is one of the allowed orders.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct AtOnce;
+#[derive(Clone, Default, Debug)]
+pub struct AtOnce {
+    arrivals: Arrivals,
+}
 
 impl Network for AtOnce {
     fn post(&mut self, descriptor: Descriptor, memories: &mut Memories, observer: &mut dyn Observer) {
-        descriptor.deliver(memories, observer);
+        descriptor.deliver(&mut self.arrivals, memories, observer);
     }
 
     fn progress(&mut self, _: &mut Memories, _: &mut dyn Observer) -> bool {

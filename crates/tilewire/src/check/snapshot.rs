@@ -98,7 +98,11 @@ fn address(memory: &Memory) -> usize {
 /// The operation of every bank of every argument.
 pub(super) fn operations_of(args: &[Arg]) -> Vec<Vec<u16>> {
     let of = |memory: &Memory| memory.operation().unwrap_or(0);
-    args.iter().map(|arg| memories_of(arg).iter().map(of).collect()).collect()
+    let operations = |arg: &Arg| match arg {
+        Arg::Queue(queue) => vec![of(queue.entries())],
+        arg => memories_of(arg).iter().map(of).collect(),
+    };
+    args.iter().map(operations).collect()
 }
 
 /// The memories an argument names.

@@ -10,7 +10,7 @@ use super::report::Report;
 use super::residency::Need;
 use super::stall::{Launches, ObservedLaunch};
 use super::stream::Stream;
-use crate::ir::{Kernel, Op, Param, Type};
+use crate::ir::{Kernel, Param, Type};
 use crate::ptx::{self, abi};
 use crate::tensor::{Arg, Memory, MixedBanks, bytes_of};
 use cudarc::driver::{result, sys};
@@ -397,7 +397,18 @@ fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> 
                 }
                 arg => return wrong(name, format!("{arg:?} is bound to a scalar")),
             },
-            Param::Queue { .. } => return wrong(name, "the GPU engine has no network queue yet".into()),
+            Param::Queue { .. } => {
+                let Arg::Queue(queue) = arg else { return wrong(name, format!("{arg:?} is bound to a queue")) };
+                let Some(capacity) = queue.device_capacity(device) else {
+                    return wrong(name, format!("its memory is no ring that kernels of GPU {device} can fill"));
+                };
+                let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().addr().get() as u64);
+                block[first..first + 4].copy_from_slice(&[entries, tickets, capacity, u64::from(queue.target()) << 32]);
+                if let Some(stamp) = program.module().params.stamp_offset(id) {
+                    block[stamp as usize / 8] = abi::stamp(param, queue.entries().operation().unwrap_or(0));
+                }
+                continue;
+            }
         };
         let (Arg::Buffer(places) | Arg::Slots(places)) = arg else {
             return wrong(name, format!("{arg:?} is bound to memory"));
@@ -435,9 +446,9 @@ fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> 
     Ok(scalars)
 }
 
-/// True if a kernel contains a wait.
+/// True if a kernel contains an op that may block.
 fn waits(kernel: &Kernel) -> bool {
-    kernel.insts.values().any(|inst| matches!(inst.op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. }))
+    kernel.insts.values().any(|inst| inst.op.may_block())
 }
 
 impl ScalarWord {

@@ -8,7 +8,7 @@ use super::view::{View, any_argument, argument};
 use super::wire::{Banks, Queue, Region, Slots};
 use crate::ir::scalar::Element;
 use crate::ir::{Access, Param, SourceLine, Type};
-use crate::tensor::{AnyTensor, Arg, Memory, MixedBanks, Tensor};
+use crate::tensor::{self, AnyTensor, Arg, Memory, MixedBanks, Tensor};
 use std::marker::PhantomData;
 
 /// One block of a kernel: parameters, and the roles that run side by side in it.
@@ -97,9 +97,10 @@ impl<'t> Block<'t> {
         Slots::new(self.trace, param, banks.len())
     }
 
-    /// The descriptor queue of a network proxy.
-    pub fn queue(&self, name: &str, ring: &Memory) -> Queue<'t> {
-        let param = self.trace.param(Param::Queue { name: name.to_string() }, Arg::Queue(ring.clone()));
+    /// The descriptor ring of a network proxy, with the region at the peers that posts write: see
+    /// [`Ring::queue`](crate::tensor::Ring::queue).
+    pub fn queue(&self, name: &str, queue: impl Into<tensor::Queue>) -> Queue<'t> {
+        let param = self.trace.param(Param::Queue { name: name.to_string() }, Arg::Queue(queue.into()));
         Queue::new(self.trace, param)
     }
 

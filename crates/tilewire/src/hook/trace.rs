@@ -383,7 +383,8 @@ impl Trace {
         let mut state = self.state();
         let same = |(_, is): &(ParamId, &Arg)| match (is, &arg) {
             (Arg::Slots(a), Arg::Slots(b)) => all_same(a, b),
-            (Arg::Queue(a), Arg::Queue(b)) => a.is(b),
+            // Two legs of one ring may belong to different operations.
+            (Arg::Queue(a), Arg::Queue(b)) => a.is(b) && a.entries().between() == b.entries().between(),
             _ => false,
         };
         let known = state.params().find(same).map(|(id, _)| id);

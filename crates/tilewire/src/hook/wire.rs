@@ -8,8 +8,9 @@ use super::role::RoleCtx;
 use super::trace::{Brand, Trace};
 use super::value::{AnyValue, IntoIndex, IntoValue, Known, Value};
 use super::view::{Touch, View};
+use crate::ir::ring::MAX_PARTS;
 use crate::ir::scalar::Element;
-use crate::ir::{self, Access, Base, BulkDone, Mask, Op, ParamId, Place, SourceLine, Type};
+use crate::ir::{self, Access, Base, BulkDone, Mask, Notice, Op, ParamId, Place, PostSpan, SourceLine, Type};
 use std::marker::PhantomData;
 
 /// Typed memory in several banks, one per peer.
@@ -344,7 +345,8 @@ impl<'t> RoleCtx<'t> {
         self.effect("bulk_wait", Op::BulkWait { pending, done });
     }
 
-    /// Asks the proxy to copy `bytes` bytes from the start of `src` into the peer's region at byte `dst`.
+    /// Asks the proxy to copy `bytes` bytes from the start of `src` into the peer's region at byte `dst`. A later
+    /// [`post_signal`](Self::post_signal) to the same peer tells it.
     #[track_caller]
     pub fn post(
         &self,
@@ -356,27 +358,90 @@ impl<'t> RoleCtx<'t> {
     ) {
         let (trace, at) = (self.trace, SourceLine::caller());
         let peer = Known::uniform(trace, "the peer of a post", peer, &at).ir(trace, &at);
-        let dst = Known::uniform(trace, "the destination of a post", dst, &at).ir(trace, &at);
-        let bytes = Known::uniform(trace, "the byte count of a post", bytes, &at).ir(trace, &at);
-        let src = src.first(Touch::Read, &at);
-        self.effect("post", Op::Post { queue: queue.param, peer, src, dst, bytes });
+        let span = Some(self.posted(src, dst, bytes, &at));
+        self.effect("post", Op::Post { queue: queue.param, peer, span, notice: None });
     }
 
-    /// Asks the proxy to set slot `index` at the peer to `x` after the data of earlier posts to it.
+    /// Asks the proxy to copy all `spans` to the peer, up to [`MAX_PARTS`], and to set slot `slot` of the peer to `x`
+    /// when all of them have arrived.
+    #[track_caller]
+    pub fn deliver(
+        &self,
+        queue: Queue<'t>,
+        peer: impl IntoIndex<'t>,
+        spans: &[(View<'t, u8>, Value<'t, i64>, Value<'t, i64>)],
+        slot: impl IntoIndex<'t>,
+        x: impl IntoIndex<'t>,
+    ) {
+        let (trace, at) = (self.trace, SourceLine::caller());
+        if spans.is_empty() || spans.len() > usize::from(MAX_PARTS) {
+            let what = "the number of spans of a delivery";
+            let max = usize::from(MAX_PARTS);
+            return trace.report(&at, MisuseKind::Length { what, is: spans.len(), must: spans.len().clamp(1, max) });
+        }
+        let peer = Known::uniform(trace, "the peer of a delivery", peer, &at).ir(trace, &at);
+        let slot = Known::uniform(trace, "the index of a slot", slot, &at).ir(trace, &at);
+        let Some(x) = self.count("deliver", x, &at) else { return };
+        let notice = Some(Notice { slot, x, parts: spans.len() as u8, credit: false });
+        for &(src, dst, bytes) in spans {
+            let span = Some(self.posted(src, dst, bytes, &at));
+            trace.emit(Op::Post { queue: queue.param, peer, span, notice }, &at);
+        }
+    }
+
+    /// Asks the proxy to set slot `slot` of the peer to `x` after the data of earlier posts to it.
     #[track_caller]
     pub fn post_signal(
         &self,
         queue: Queue<'t>,
         peer: impl IntoIndex<'t>,
-        index: impl IntoIndex<'t>,
+        slot: impl IntoIndex<'t>,
         x: impl IntoIndex<'t>,
     ) {
-        let (trace, at) = (self.trace, SourceLine::caller());
-        let peer = Known::uniform(trace, "the peer of a post_signal", peer, &at).ir(trace, &at);
-        let index = Known::uniform(trace, "the index of a slot", index, &at).ir(trace, &at);
-        if let Some(x) = self.count("post_signal", x, &at) {
-            trace.emit(Op::PostSignal { queue: queue.param, peer, index, x }, &at);
+        self.notify("post_signal", (queue, false), peer, slot, x, &SourceLine::caller());
+    }
+
+    /// Asks the proxy to set slot `slot` of the peer to `x` after this role copy's earlier reads are done. It publishes
+    /// no data, and waits for no earlier post.
+    #[track_caller]
+    pub fn post_credit(
+        &self,
+        queue: Queue<'t>,
+        peer: impl IntoIndex<'t>,
+        slot: impl IntoIndex<'t>,
+        x: impl IntoIndex<'t>,
+    ) {
+        self.notify("post_credit", (queue, true), peer, slot, x, &SourceLine::caller());
+    }
+
+    fn notify(
+        &self,
+        what: &'static str,
+        (queue, credit): (Queue<'t>, bool),
+        peer: impl IntoIndex<'t>,
+        slot: impl IntoIndex<'t>,
+        x: impl IntoIndex<'t>,
+        at: &SourceLine,
+    ) {
+        let trace = self.trace;
+        let peer = Known::uniform(trace, "the peer of a notice", peer, at).ir(trace, at);
+        let slot = Known::uniform(trace, "the index of a slot", slot, at).ir(trace, at);
+        if let Some(x) = self.count(what, x, at) {
+            let notice = Some(Notice { slot, x, parts: 1, credit });
+            trace.emit(Op::Post { queue: queue.param, peer, span: None, notice }, at);
         }
+    }
+
+    fn posted(
+        &self,
+        src: View<'t, u8>,
+        dst: impl IntoIndex<'t>,
+        bytes: impl IntoIndex<'t>,
+        at: &SourceLine,
+    ) -> PostSpan {
+        let dst = Known::uniform(self.trace, "the destination of a post", dst, at).ir(self.trace, at);
+        let bytes = Known::uniform(self.trace, "the byte count of a post", bytes, at).ir(self.trace, at);
+        PostSpan { src: src.first(Touch::Read, at), dst, bytes }
     }
 
     /// A signal value: uniform, `u64`. `None` inside an `each`, where signals are not allowed.

@@ -1,7 +1,7 @@
 //! A kernel: parameters, roles, and the arenas that hold their code.
 
 use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
-use super::op::{Base, Const, Mask, Op, Place, Slot};
+use super::op::{Base, Const, Mask, Notice, Op, Place, PostSpan, Slot};
 use super::purpose::Purpose;
 use super::types::{Shape, Type};
 use std::collections::BTreeMap;
@@ -401,16 +401,17 @@ macro_rules! visit_operands {
                 indexed!(Place, src);
                 $visit!(count);
             }
-            Op::Post { peer, src, dst, bytes, .. } => {
+            Op::Post { peer, span, notice, .. } => {
                 $visit!(peer);
-                indexed!(Place, src);
-                $visit!(dst);
-                $visit!(bytes);
-            }
-            Op::PostSignal { peer, index, x, .. } => {
-                $visit!(peer);
-                $visit!(index);
-                $visit!(x);
+                if let Some(PostSpan { src, dst, bytes }) = span {
+                    indexed!(Place, src);
+                    $visit!(dst);
+                    $visit!(bytes);
+                }
+                if let Some(Notice { slot, x, .. }) = notice {
+                    $visit!(slot);
+                    $visit!(x);
+                }
             }
             Op::If { cond, .. } | Op::While { cond, .. } => $visit!(cond),
             Op::For { start, end, step, .. } => {
@@ -464,8 +465,8 @@ impl Op {
             | Op::Put { at, .. }
             | Op::Get { at, .. }
             | Op::PacketPut { at, .. }
-            | Op::PacketGet { at, .. }
-            | Op::Post { src: at, .. } => [Some(at), None],
+            | Op::PacketGet { at, .. } => [Some(at), None],
+            Op::Post { span, .. } => [span.as_ref().map(|span| &span.src), None],
             Op::BulkCopy { dst, src, .. } => [Some(dst), Some(src)],
             _ => [None, None],
         };
@@ -480,6 +481,11 @@ impl Op {
             Op::While { head, body, .. } => vec![*head, *body],
             _ => Vec::new(),
         }
+    }
+
+    /// True if the op may wait for another rank, or for a network proxy.
+    pub fn may_block(&self) -> bool {
+        matches!(self, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. } | Op::Post { .. })
     }
 
     /// True if the op only computes its result from its operands, so that it can be moved, shared and dropped.

@@ -24,6 +24,7 @@
 //! | `builder.rs`, `typing.rs` | building kernels; the type of an op's result |
 //! | `purpose.rs` | [`Purpose`]: what the memory of a parameter is for |
 //! | `matching.rs` | words and flags that carry the number of an operation |
+//! | `ring.rs` | the ring of descriptors that posts fill |
 //! | `verify/` | [`verify`]: which kernels are legal |
 //! | `names.rs`, `literal.rs`, `print.rs` | the text form |
 //! | `quick_map.rs` | maps of ids, used while building kernels |
@@ -58,6 +59,7 @@ mod op;
 mod print;
 mod purpose;
 mod quick_map;
+pub mod ring;
 pub mod scalar;
 mod simplify;
 mod types;
@@ -70,7 +72,8 @@ pub use entity::{Entity, Inst, ParamId, Region, RoleId, ScratchId, Site, Table, 
 pub(crate) use facts::Facts;
 pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
 pub use op::{
-    Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
+    Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Notice, Op, Order, Place, PostSpan, Scope, Slot,
+    Special, UnaryOp,
 };
 pub use print::{fingerprint, inst_text};
 pub use purpose::{Part, Purpose};

@@ -462,32 +462,33 @@ pub enum Op {
     Barrier,
 
     // ---- the transport seam: network links ----------------------------------------------------------------------
-    /// Asks the proxy behind `queue` to copy `bytes` bytes from local `src` into the peer's region at byte `dst`.
-    /// Ordering: the bytes read are those this role copy made visible before; two posts to one peer are unordered; a
-    /// later `PostSignal` to the same peer on this queue arrives after the data of earlier posts of this role copy.
-    /// Yields while the queue is full. Not in an `each`.
+    /// Appends one descriptor to the ring of a network proxy: bytes for a peer, a notice, or both. The ring and its
+    /// entries are defined in [`ring`](super::ring). Yields while the ring is full. Not in an `each`.
+    ///
+    /// The proxy later copies the bytes to the peer and turns the notice into a new value of one of the peer's slots.
+    /// Ordering, on every carrier:
+    ///
+    /// 1. *Delivery* (bytes with a notice of `parts` parts): posts of one role copy to one peer with the same slot,
+    ///    value and number of parts are one delivery. The slot takes the value after the bytes of all its parts, in
+    ///    whatever order they arrive.
+    /// 2. *Signal* (a notice without bytes): the slot takes the value after the bytes of all earlier posts of this role
+    ///    copy to this peer over this ring.
+    /// 3. *Credit* (a notice without bytes that is a credit): waits for no bytes. It publishes no data, as
+    ///    [`Op::SignalCredit`].
+    /// 4. Bytes without a notice are covered by a later signal.
+    ///
+    /// Notices other than credits also publish everything this role copy did or saw before, as [`Op::Signal`]. Nothing
+    /// else is ordered: not two deliveries, not notices for different slots. Notices for one slot arrive in order. The
+    /// source may be overwritten when a later signal of the peer says that the bytes have arrived.
     Post {
         /// A `Queue` parameter.
         queue: ParamId,
         /// Destination rank, uniform `i64`.
         peer: Value,
-        /// First byte of a `u8` buffer.
-        src: Place,
-        /// Byte offset in the peer's region, uniform `i64`.
-        dst: Value,
-        /// Number of bytes, uniform `i64`.
-        bytes: Value,
-    },
-    /// Asks the proxy to set slot `index` at the peer to `x` after the data of earlier posts to it. Not in an `each`.
-    PostSignal {
-        /// A `Queue` parameter.
-        queue: ParamId,
-        /// Destination rank, uniform `i64`.
-        peer: Value,
-        /// Slot index at the peer, uniform `i64`.
-        index: Value,
-        /// New value, uniform `u64`.
-        x: Value,
+        /// The bytes.
+        span: Option<PostSpan>,
+        /// The notice.
+        notice: Option<Notice>,
     },
 
     // ---- control (all on uniform values; none inside an `each`) ---------------------------------------------------
@@ -530,4 +531,30 @@ pub enum Op {
         /// Body: no control flow, no signals.
         body: Region,
     },
+}
+
+/// The bytes of a post.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PostSpan {
+    /// First byte read, in a `u8` buffer.
+    pub src: Place,
+    /// Byte offset in the peer's region, uniform `i64`.
+    pub dst: Value,
+    /// Number of bytes, uniform `i64`.
+    pub bytes: Value,
+}
+
+/// The notice of a post.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Notice {
+    /// Number of the slot at the peer, uniform `i64`.
+    pub slot: Value,
+    /// New value of the slot, uniform `u64`. In a matched queue
+    /// ([`Kernel::is_matched`](super::Kernel::is_matched)) the slot's word also carries the launch's operation, unless
+    /// the notice is a credit.
+    pub x: Value,
+    /// How many posts make up the delivery, 1 to [`MAX_PARTS`](super::ring::MAX_PARTS). 1 without bytes.
+    pub parts: u8,
+    /// True for a credit, which has no bytes.
+    pub credit: bool,
 }

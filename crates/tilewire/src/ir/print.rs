@@ -15,7 +15,7 @@
 
 use super::entity::{Entity, Inst, Region, RoleId, ScratchId, Value, VarId};
 use super::kernel::{Access, Kernel, Param};
-use super::op::{Base, Mask, Op, Place, Slot};
+use super::op::{Base, Mask, Notice, Op, Place, PostSpan, Slot};
 use super::types::Shape;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
@@ -307,12 +307,19 @@ impl Names {
             Op::BulkWait { pending, done } => format!("bulk_wait {done} pending {pending}"),
             Op::ProxyFence => "proxy_fence".into(),
             Op::Barrier => "barrier".into(),
-            Op::Post { queue, peer, src, dst, bytes } => {
-                format!("post {queue} peer {} offset {} from {} bytes {}", v(peer), v(dst), at(src), v(bytes))
+            Op::Post { queue, peer, span: Some(PostSpan { src, dst, bytes }), notice } => {
+                let post =
+                    format!("post {queue} peer {} offset {} from {} bytes {}", v(peer), v(dst), at(src), v(bytes));
+                match notice {
+                    Some(Notice { slot, x, parts, .. }) => format!("{post} parts {parts} slot {}, {}", v(slot), v(x)),
+                    None => post,
+                }
             }
-            Op::PostSignal { queue, peer, index, x } => {
-                format!("post_signal {queue} peer {} slot {}, {}", v(peer), v(index), v(x))
+            Op::Post { queue, peer, span: None, notice: Some(Notice { slot, x, credit, .. }) } => {
+                let name = if *credit { "post_credit" } else { "post_signal" };
+                format!("{name} {queue} peer {} slot {}, {}", v(peer), v(slot), v(x))
             }
+            Op::Post { queue, peer, span: None, notice: None } => format!("post {queue} peer {} nothing", v(peer)),
             Op::If { .. } | Op::For { .. } | Op::While { .. } | Op::Each { .. } => unreachable!("has regions"),
         }
     }

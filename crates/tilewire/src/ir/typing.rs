@@ -3,7 +3,8 @@
 
 use super::entity::Value;
 use super::kernel::{Access, Kernel, Param};
-use super::op::{Base, BinaryOp, CompareOp, Op, Place, Slot, UnaryOp};
+use super::op::{Base, BinaryOp, CompareOp, Notice, Op, Place, PostSpan, Slot, UnaryOp};
+use super::ring::MAX_PARTS;
 use super::types::{Shape, Type};
 
 /// The type and shape of an op's result; `None` for ops that define nothing.
@@ -181,27 +182,36 @@ impl Check<'_> {
                     self.say(format!("bulk copy from {s} to {d}"));
                 }
             }
-            Op::Post { queue, peer, src, dst, bytes } => {
+            Op::Post { queue, peer, span, notice } => {
                 self.queue(*queue);
                 self.index("peer", *peer);
-                self.place(src, false);
-                self.bytes("post", src);
-                self.parameter("post", src);
-                self.uniform("source of a post", src.index);
-                self.index("destination offset", *dst);
-                self.index("byte count", *bytes);
                 self.not_negative("peer", *peer);
-                self.not_negative("destination offset", *dst);
-                self.not_negative("byte count", *bytes);
-            }
-            Op::PostSignal { queue, peer, index, x } => {
-                self.queue(*queue);
-                self.index("peer", *peer);
-                self.index("slot index", *index);
-                self.not_negative("peer", *peer);
-                self.not_negative("slot index", *index);
-                self.uniform("signal value", *x);
-                self.expect("signal value", *x, Type::U64);
+                if let Some(PostSpan { src, dst, bytes }) = span {
+                    self.place(src, false);
+                    self.bytes("post", src);
+                    self.parameter("post", src);
+                    self.uniform("source of a post", src.index);
+                    self.index("destination offset", *dst);
+                    self.index("byte count", *bytes);
+                    self.not_negative("destination offset", *dst);
+                    self.not_negative("byte count", *bytes);
+                }
+                if let Some(Notice { slot, x, parts, credit }) = notice {
+                    self.index("slot index", *slot);
+                    self.not_negative("slot index", *slot);
+                    self.uniform("signal value", *x);
+                    self.expect("signal value", *x, Type::U64);
+                    let most = if span.is_some() { MAX_PARTS } else { 1 };
+                    if !(1..=most).contains(parts) {
+                        self.say(format!("a notice of {parts} parts; here at most {most}"));
+                    }
+                    if *credit && span.is_some() {
+                        self.say("a credit has no bytes".into());
+                    }
+                }
+                if span.is_none() && notice.is_none() {
+                    self.say("a post without bytes and without a notice".into());
+                }
             }
             Op::If { cond, .. } | Op::While { cond, .. } => {
                 self.uniform("condition", *cond);

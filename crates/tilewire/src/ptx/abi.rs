@@ -12,7 +12,8 @@
 //!       40   the parameters of the kernel, in order:
 //!              buffer, slots   one address per bank; then, if matched, one stamp per bank (see below)
 //!              scalar          its bits, zero-extended
-//!              queue           8 bytes that nothing reads
+//!              queue           addresses of the ring's entries and tickets, its capacity, the target << 32; then, if
+//!                              matched, one stamp
 //! ```
 //!
 //! A **stamp** names the operation of the launch ([`matching`]): its number for slots, the operation's flag 0 for
@@ -101,14 +102,15 @@ impl ParamBlock {
         let offset = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         for (id, param) in kernel.params.iter() {
             offsets.push(offset(bytes));
-            let entries = 8 * match param {
-                Param::Buffer { banks, .. } | Param::Slots { banks, .. } => u64::from(*banks),
-                Param::Scalar { .. } | Param::Queue { .. } => 1,
+            let (entries, banks) = match param {
+                Param::Buffer { banks, .. } | Param::Slots { banks, .. } => (u64::from(*banks), u64::from(*banks)),
+                Param::Scalar { .. } => (1, 1),
+                Param::Queue { .. } => (4, 1),
             };
-            bytes += entries;
+            bytes += 8 * entries;
             let is_matched = kernel.is_matched(id);
             stamps.push(is_matched.then(|| offset(bytes)));
-            bytes += if is_matched { entries } else { 0 };
+            bytes += if is_matched { 8 * banks } else { 0 };
         }
         ParamBlock { offsets, stamps, bytes }
     }

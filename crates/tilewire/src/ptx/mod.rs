@@ -20,6 +20,7 @@
 //! | `convert.rs`, `narrow.rs` | conversions; floats of 8 and 16 bits |
 //! | `role.rs`, `loops.rs`, `leader.rs` | uniform code, barriers; loops; the leader's work for all lanes |
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
+//! | `post.rs` | descriptors for a network proxy |
 //! | `wire.rs` | signals, waits, packets; giving up |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
 //! | `moving.rs` | addresses that advance by a constant from turn to turn of a loop |
@@ -57,6 +58,7 @@ mod moving;
 mod narrow;
 mod number;
 mod place;
+mod post;
 mod register_scratch;
 mod role;
 mod squares;

@@ -127,7 +127,7 @@ fn walk(
         match op {
             Op::SignalCredit { .. } => touch(None),
             Op::BulkCopy { dst, src, .. } => [dst, src].into_iter().for_each(|place| at(place.base)),
-            Op::Post { src, .. } => at(src.base),
+            Op::Post { span: Some(span), .. } => at(span.src.base),
             op => place(op).into_iter().for_each(|place| at(place.base)),
         }
         let inside = match op {

@@ -13,7 +13,7 @@ use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
 use crate::ir::access::SCRATCH_ALIGN;
 use crate::ir::{
     Base, BinaryOp, Def, Entity, Facts, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Shape, Special, Type,
-    Value, inst_text,
+    Value,
 };
 use std::collections::HashSet;
 
@@ -260,12 +260,10 @@ impl<'k> RoleCode<'k> {
         self.t
     }
 
-    /// True if a region contains a wait, a test or a packet to receive.
+    /// True if a region contains an op that may block.
     fn waits(&self, region: Region) -> bool {
         let mut found = false;
-        self.kernel.walk(region, &mut |inst| {
-            found |= matches!(self.kernel.insts[inst].op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. });
-        });
+        self.kernel.walk(region, &mut |inst| found |= self.kernel.insts[inst].op.may_block());
         found
     }
 
@@ -451,9 +449,7 @@ impl<'k> RoleCode<'k> {
             Op::BulkWait { pending, done } => self.bulk_wait(*pending, *done),
             Op::ProxyFence => self.proxy_fence(),
             Op::Barrier => self.barrier(),
-            Op::Post { .. } | Op::PostSignal { .. } => {
-                return Err(PtxError::Unsupported { op: inst_text(kernel, inst), at: kernel.line(inst).to_string() });
-            }
+            Op::Post { queue, peer, span, notice } => self.post(inst, *queue, *peer, span.as_ref(), notice.as_ref()),
             Op::Group { .. } | Op::PacketPut { .. } | Op::PacketGet { .. } => {
                 unreachable!("the verifier allows it in an `each` only")
             }

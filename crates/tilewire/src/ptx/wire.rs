@@ -23,7 +23,7 @@ use std::fmt::Display;
 
 /// The object of a wait, as the report names it.
 #[derive(Clone, Copy)]
-struct Awaited {
+pub(super) struct Awaited {
     inst: Reg,
     param: Reg,
     bank: Reg,
@@ -33,12 +33,12 @@ struct Awaited {
 }
 
 /// How a long wait makes itself known: see [`abi`].
-struct StallMark {
+pub(super) struct StallMark {
     param: Reg,
     /// True while the mark is set.
     is_set: Reg,
     /// Jump target of a wait that has ended.
-    lifted: Label,
+    pub lifted: Label,
 }
 
 /// A wait and its place in the kernel.
@@ -347,14 +347,14 @@ impl RoleCode<'_> {
 
     /// The mark of a wait that may last, at the k-th of these parameters for lane k. Must precede the first poll of the
     /// loop.
-    fn stall_mark(&mut self, params: &[Reg]) -> StallMark {
+    pub fn stall_mark(&mut self, params: &[Reg]) -> StallMark {
         let param = self.by_lane(params);
         let is_set = self.t.p("mov.pred", &[&0]);
         StallMark { param, is_set, lifted: self.t.label() }
     }
 
     /// The target of a wait that has ended: clears the mark, if it was set.
-    fn lift(&mut self, mark: StallMark) {
+    pub fn lift(&mut self, mark: StallMark) {
         self.t.at(mark.lifted);
         let place = format!("[{}+{}]", self.fixed.report, 8 * abi::STALL);
         self.t.line(format_args!("@{} st.relaxed.sys.global.u64 {place}, 0;", mark.is_set));
@@ -365,7 +365,7 @@ impl RoleCode<'_> {
 
     /// Jumps back to poll again. Every 32nd time it first runs `rarely`, polls the abort word and reads the clock.
     /// Returns the label for aborted waits; falls through when the deadline has passed.
-    fn poll_rarely(
+    pub fn poll_rarely(
         &mut self,
         polls: Reg,
         started: Reg,
@@ -440,7 +440,7 @@ impl RoleCode<'_> {
     }
 
     /// The object of a wait, at an index of a bank of a parameter.
-    fn awaited(
+    pub fn awaited(
         &mut self,
         inst: Inst,
         (param, bank): (usize, Option<Value>),
@@ -457,7 +457,7 @@ impl RoleCode<'_> {
     }
 
     /// Reports; aborted waits join after the report. Both have failed.
-    fn give_up(&mut self, what: Awaited, state: &dyn Display, over: Label) {
+    pub fn give_up(&mut self, what: Awaited, state: &dyn Display, over: Label) {
         self.report(what, state);
         self.t.at(over);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
@@ -486,7 +486,7 @@ impl RoleCode<'_> {
     }
 
     /// A wait, test or signal has succeeded: restarts the deadline of failed tests.
-    fn progress(&mut self) {
+    pub fn progress(&mut self) {
         self.t.op("mov.b64", self.fixed.since, &[&0]);
     }
 }

@@ -9,6 +9,7 @@ mod block;
 mod memory;
 mod memory_left;
 mod reach;
+mod ring;
 
 pub(crate) use access::HomeThread;
 pub use access::{AccessError, bytes_of};
@@ -16,6 +17,8 @@ pub(crate) use block::Block;
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
 pub use reach::ReachableFrom;
+pub(crate) use ring::push;
+pub use ring::{BadEntry, Queue, Ring};
 // Element types and purposes of memory, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
@@ -502,7 +505,7 @@ pub enum Arg {
     /// One memory per bank of slots.
     Slots(Vec<Memory>),
     /// The descriptor ring of a network proxy.
-    Queue(Memory),
+    Queue(Queue),
 }
 
 #[cfg(test)]

@@ -357,19 +357,18 @@ pub(crate) struct SlotRef {
 /// A descriptor for the network proxy: registers with its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct PostRef {
-    /// The ring's entry among the machine's base addresses, and how many descriptors it holds (a power of two).
+    /// Entry of the machine's base addresses with the ring's entries; its tickets follow.
     pub queue: u16,
+    /// How many descriptors the ring holds, a power of two.
     pub capacity: u64,
+    /// The bits of the descriptor's head that are known.
+    pub head: u64,
     pub peer: u16,
-    /// A copy: access of the source, registers of destination offset and byte count. A signal: slot index and value.
-    pub work: PostWork,
+    /// The access of the source, and registers with destination offset and byte count.
+    pub span: Option<(u32, u16, u16)>,
+    /// Registers with the slot's index and its value, and the operation that its word carries, if any.
+    pub notice: Option<(u16, u16, Option<u16>)>,
     pub at: SourceLine,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum PostWork {
-    Copy { src: u32, dst: u16, bytes: u16 },
-    Signal { index: u16, value: u16 },
 }
 
 /// One `each`: registers with its extents and the geometry of its strips.

@@ -1,15 +1,14 @@
 //! Control flow, strips, signals and posts.
 
 use super::address::{bank, element, fault};
-use super::code::PostWork;
 use super::copy;
 use super::machine::{Blocked, Cursor, Fault, Handler, Inst, Machine, Stop, Watch};
 use super::pace::Group;
-use super::queue::{self, Descriptor, Work};
 use super::scalar_op::{self, Compare};
 use super::stamp::WordStamp;
 use crate::ir::CompareOp;
-use crate::ir::matching::Look;
+use crate::ir::matching::{self, Look};
+use crate::tensor::push;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 // SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified
@@ -435,32 +434,40 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // capacity.
     unsafe {
         let post = m.post((*pc).e);
-        let work = match post.work {
-            PostWork::Copy { src, dst, bytes } => {
-                let access = m.access(src as i32);
-                let (index, bytes) = (m.reg(access.base) as i64, m.reg(bytes) as i64);
-                let start = bank(m, access, src as i32);
-                let from = match bytes {
-                    // Nothing is read, so any address will do.
-                    0 => start,
-                    _ => start.and_then(|start| {
-                        element(access, src as i32, start, index.wrapping_add(bytes.max(1) - 1))?;
-                        element(access, src as i32, start, index)
-                    }),
-                };
-                match from {
-                    Ok(from) if bytes >= 0 => Work::Copy { src: from as u64, dst: m.reg(dst), bytes: bytes as u64 },
-                    Ok(_) => return fault(m, pc, Fault::Count { access: src, count: bytes }),
-                    Err(what) => return fault(m, pc, what),
-                }
+        let [mut source, mut destination, mut count] = [0; 3];
+        if let Some((src, dst, bytes)) = post.span {
+            let access = m.access(src as i32);
+            let (index, bytes) = (m.reg(access.base) as i64, m.reg(bytes) as i64);
+            if bytes < 0 {
+                return fault(m, pc, Fault::Count { access: src, count: bytes });
             }
-            PostWork::Signal { index, value } => Work::Signal { index: m.reg(index), value: m.reg(value) },
+            let start = bank(m, access, src as i32);
+            let from = match bytes {
+                // Nothing is read, so any address will do.
+                0 => start,
+                _ => start.and_then(|start| {
+                    element(access, src as i32, start, index.wrapping_add(bytes - 1))?;
+                    element(access, src as i32, start, index)
+                }),
+            };
+            match from {
+                Ok(from) => (source, destination, count) = (from as u64, m.reg(dst), bytes as u64),
+                Err(what) => return fault(m, pc, what),
+            }
+        }
+        let (slot, value) = match post.notice {
+            Some((slot, value, Some(operation))) => (m.reg(slot), matching::word(m.reg(value), operation)),
+            Some((slot, value, None)) => (m.reg(slot), m.reg(value)),
+            None => (0, 0),
         };
         if std::mem::take(&mut m.streamed) {
             copy::fence();
         }
-        let descriptor = Descriptor { peer: m.reg(post.peer), work };
-        if queue::push(m.base(post.queue as usize), post.capacity, &descriptor) {
+        let words = [post.head | m.reg(post.peer) & 0xffff_ffff, source, destination, count, slot, value];
+        let [entries, tickets] = [0, 1].map(|k| m.base(usize::from(post.queue) + k));
+        if push(entries, tickets, post.capacity, &words) {
+            // The proxy's thread sleeps on this rank's doorbell.
+            m.ring(usize::from(post.queue));
             m.passed += 1;
             pc.add(1)
         } else {

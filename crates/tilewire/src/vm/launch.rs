@@ -8,13 +8,13 @@ use super::lower::{lower, memories};
 use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
 use super::pace::Pace;
 use super::pool::{Failure, Job, Pool};
-use super::queue;
 use super::rounding::Rounding;
 use super::shortcut::Shortcut;
 use super::stall::Stalls;
 use super::stores::{KEPT_IN_CACHE, StorePolicy};
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
+use crate::ir::ring::TICKETS_BYTES;
 use crate::ir::{self, Kernel, Op, Param, Type, matching};
 use crate::tensor::{Arg, HomeThread, Memory, MixedBanks};
 use std::sync::Arc;
@@ -391,9 +391,10 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
                 let bytes = len.checked_mul(u64::from(*stride));
                 (*banks, bytes.ok_or_else(|| wrong(name, "its size overflows".into()))?, 8, Type::U64)
             }
-            (Param::Queue { .. }, Arg::Queue(memory)) => match queue::capacity(memory) {
-                Some(capacity) => (1, queue::ring_bytes(capacity), 64, Type::U64),
-                None => return Err(wrong(name, "its memory is no ring: bind the memory of a vm::Queue".into())),
+            // Entries and tickets have the sizes and alignments of a ring.
+            (Param::Queue { .. }, Arg::Queue(queue)) => match queue.capacity() {
+                Some(_) => (2, TICKETS_BYTES as u64, 64, Type::U64),
+                None => return Err(wrong(name, "its memory is no ring: bind a tensor::Ring's queue".into())),
             },
             _ => return Err(wrong(name, format!("a {arg:?} cannot be bound to it"))),
         };

@@ -12,10 +12,10 @@
 //! A failure here is a bug of the lowering. `prepare` panics with it, so unverified code never runs.
 #![forbid(unsafe_code)]
 
-use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, PostWork, RoleCode};
-use super::queue::ring_bytes;
+use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, RoleCode};
 use crate::ir::QuickMap;
 use crate::ir::access::SCRATCH_ALIGN;
+use crate::ir::ring::{TICKETS_BYTES, entries_bytes};
 
 /// Checks a role's code. `entries` are the sizes in bytes of the memory behind each base address, scratch included.
 pub(crate) fn verify(role: &RoleCode, entries: &[u64]) -> Result<(), String> {
@@ -56,17 +56,16 @@ impl<'r> Check<'r> {
         for post in &role.posts {
             self.reg(post.peer)?;
             ensure(post.capacity.is_power_of_two(), || format!("a ring of {} descriptors", post.capacity))?;
-            self.banks(post.queue, 1, ring_bytes(post.capacity))?;
-            match post.work {
-                PostWork::Copy { src, dst, bytes } => {
-                    ensure((src as usize) < role.accesses.len(), || format!("post of access {src}"))?;
-                    self.reg(dst)?;
-                    self.reg(bytes)?;
-                }
-                PostWork::Signal { index, value } => {
-                    self.reg(index)?;
-                    self.reg(value)?;
-                }
+            self.banks(post.queue, 1, entries_bytes(post.capacity))?;
+            self.banks(post.queue.checked_add(1).ok_or("a ring without tickets")?, 1, TICKETS_BYTES as u64)?;
+            if let Some((src, dst, bytes)) = post.span {
+                ensure((src as usize) < role.accesses.len(), || format!("post of access {src}"))?;
+                self.reg(dst)?;
+                self.reg(bytes)?;
+            }
+            if let Some((slot, value, _)) = post.notice {
+                self.reg(slot)?;
+                self.reg(value)?;
             }
         }
         for &(reg, input) in &role.inputs {

@@ -64,11 +64,10 @@ fn variant(op: &Op) -> usize {
         Op::ProxyFence => 26,
         Op::Barrier => 27,
         Op::Post { .. } => 28,
-        Op::PostSignal { .. } => 29,
-        Op::If { .. } => 30,
-        Op::For { .. } => 31,
-        Op::While { .. } => 32,
-        Op::Each { .. } => 33,
+        Op::If { .. } => 29,
+        Op::For { .. } => 30,
+        Op::While { .. } => 31,
+        Op::Each { .. } => 32,
     }
 }
 

@@ -339,7 +339,7 @@ impl<'k> Instance<'k> {
                 self.bulk_copy(inst, dst, src, self.uniform(*count) as i64, world, observer)?;
             }
             Op::BulkWait { pending, done } => self.bulk_wait(inst, *pending, *done, world, observer),
-            Op::Post { .. } | Op::PostSignal { .. } => self.post(inst, world, observer)?,
+            Op::Post { .. } => self.post(inst, world, observer)?,
             Op::Group { .. } | Op::PacketPut { .. } | Op::PacketGet { .. } => {
                 return Err(self.malformed(inst, "the op belongs in an `each`"));
             }

@@ -3,10 +3,10 @@
 use super::{Awaited, Blocked, Instance};
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Bound, MemoryId, World};
-use crate::check::network::Descriptor;
+use crate::check::network::{Descriptor, NetworkNotice, NetworkSpan};
 use crate::check::observer::{Access, AccessKind, Observer, SlotRef, SlotSet, Wanted};
 use crate::ir::matching::{self, Look};
-use crate::ir::{Base, Entity, Inst, Op, Param, ParamId, Place, Slot, Value};
+use crate::ir::{Base, Entity, Inst, Notice, Op, Param, ParamId, Place, PostSpan, Slot, Value};
 use std::ops::Range;
 
 impl Instance<'_> {
@@ -199,12 +199,12 @@ impl Instance<'_> {
         Ok(())
     }
 
-    /// `Post` and `PostSignal`. Bounds are checked here, where the user's line is known, not at delivery.
+    /// `Post`. Bounds are checked here, where the user's line is known, not at delivery.
     pub(super) fn post(&self, inst: Inst, world: &mut World, observer: &mut dyn Observer) -> Result<(), EvalError> {
-        let (queue, peer) = match self.kernel.insts[inst].op {
-            Op::Post { queue, peer, .. } | Op::PostSignal { queue, peer, .. } => (queue, self.uniform(peer) as i64),
-            _ => return Err(self.malformed(inst, "not a post")),
+        let Op::Post { queue, peer, span, notice } = &self.kernel.insts[inst].op else {
+            return Err(self.malformed(inst, "not a post"));
         };
+        let (queue, peer) = (*queue, self.uniform(*peer) as i64);
         let outside = |what: &str, index: i64, len: u64| {
             let what = format!("{what} of {}", self.kernel.params[queue].name());
             EvalError::OutOfBounds { what, index, len, by: self.location(inst) }
@@ -214,35 +214,34 @@ impl Instance<'_> {
         };
         let route = usize::try_from(peer).ok().and_then(|peer| routes.get(peer).copied().flatten());
         let route = route.ok_or_else(|| outside("the peers", peer, routes.len() as u64))?;
-        let (who, peer) = (self.who, peer as u32);
-        let descriptor = match &self.kernel.insts[inst].op {
-            Op::Post { src, dst, bytes, .. } => {
-                let (dst, bytes) = (self.uniform(*dst) as i64, self.uniform(*bytes) as i64);
-                let (Ok(first), Ok(count)) = (u64::try_from(dst), u64::try_from(bytes)) else {
-                    return Err(outside("the peer's region", dst.min(bytes), route.region.len));
-                };
-                let (memory, from) = self.span(inst, src, None, 1, count)?;
-                if first.checked_add(count).is_none_or(|end| end > route.region.len) {
-                    return Err(outside("the peer's region", dst, route.region.len));
-                }
-                let to = (route.region.memory, route.region.offset + first);
-                Descriptor::Write { who, inst, queue, peer, from: (memory, from.start), to, bytes: count }
+        let peer = peer as u32;
+        let posted = |&PostSpan { src, dst, bytes }: &PostSpan| {
+            let (dst, bytes) = (self.uniform(dst) as i64, self.uniform(bytes) as i64);
+            let (Ok(first), Ok(bytes)) = (u64::try_from(dst), u64::try_from(bytes)) else {
+                return Err(outside("the peer's region", dst.min(bytes), route.region.len));
+            };
+            let (memory, from) = self.span(inst, &src, None, 1, bytes)?;
+            if first.checked_add(bytes).is_none_or(|end| end > route.region.len) {
+                return Err(outside("the peer's region", dst, route.region.len));
             }
-            Op::PostSignal { index, x, .. } => {
-                let stride = u64::from(route.stride);
-                let index = self.uniform(*index) as i64;
-                let start = u64::try_from(index).ok().and_then(|index| index.checked_mul(stride));
-                match start {
-                    Some(start) if start.checked_add(8).is_some_and(|end| end <= route.slots.len) => {
-                        let (memory, byte) = (route.slots.memory, route.slots.offset + start);
-                        let slot = SlotRef { param: queue, bank: peer, index: index as u64, memory, byte };
-                        Descriptor::Signal { who, inst, queue, peer, slot, value: self.uniform(*x) }
-                    }
-                    _ => return Err(outside("the peer's slots", index, route.slots.len / stride.max(1))),
-                }
-            }
-            _ => unreachable!("matched above"),
+            let to = (route.region.memory, route.region.offset + first);
+            Ok(NetworkSpan { from: (memory, from.start), to, bytes })
         };
+        let told = |&Notice { slot, x, parts, credit }: &Notice| {
+            let (stride, index) = (u64::from(route.stride), self.uniform(slot) as i64);
+            let start = u64::try_from(index).ok().and_then(|index| index.checked_mul(stride));
+            match start {
+                Some(start) if start.checked_add(8).is_some_and(|end| end <= route.slots.len) => {
+                    let (memory, byte) = (route.slots.memory, route.slots.offset + start);
+                    let slot = SlotRef { param: queue, bank: peer, index: index as u64, memory, byte };
+                    let operation = self.operation(queue, 0).filter(|_| !credit);
+                    Ok(NetworkNotice { slot, value: self.uniform(x), operation, parts, credit })
+                }
+                _ => Err(outside("the peer's slots", index, route.slots.len / stride.max(1))),
+            }
+        };
+        let (span, notice) = (span.as_ref().map(posted).transpose()?, notice.as_ref().map(told).transpose()?);
+        let descriptor = Descriptor { who: self.who, inst, queue, peer, span, notice };
         observer.post(&descriptor);
         world.network.post(descriptor, &mut world.memories, observer);
         Ok(())

@@ -48,6 +48,9 @@ struct Run {
     many: bool,
 }
 
+/// A role copy, the number of a ring, and a peer.
+type RouteKey = (PartyId, usize, u32);
+
 /// The observer.
 pub struct Detector<'k> {
     /// By launch, then by rank.
@@ -62,10 +65,10 @@ pub struct Detector<'k> {
     pub(super) hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
     pub(super) streams: HashMap<StreamId, PartyId>,
-    /// By role copy, ring and peer.
-    proxies: HashMap<(PartyId, usize, u32), PartyId>,
-    /// Proxies with data that no signal has followed yet.
-    posted: HashSet<PartyId>,
+    /// By role copy, ring and peer: the posted data, which a later signal shows, and true if no signal has followed it.
+    routes: HashMap<RouteKey, (Clock, bool)>,
+    /// By slot: the proxy's notices for it.
+    notices: HashMap<(RouteKey, SlotKey), PartyId>,
     shadows: Vec<Shadow>,
     /// All slots.
     pub slots: Slots,
@@ -123,8 +126,8 @@ impl<'k> Detector<'k> {
             hosts,
             roles: HashMap::new(),
             streams: HashMap::new(),
-            proxies: HashMap::new(),
-            posted: HashSet::new(),
+            routes: HashMap::new(),
+            notices: HashMap::new(),
             shadows: Vec::new(),
             slots: Slots::default(),
             credits: Credits::default(),
@@ -478,23 +481,28 @@ impl Observer for Detector<'_> {
         self.deeds += 1;
         let role = self.role(who);
         self.parties[role as usize].has_met = true;
-        let posted = match self.kernels[self.parties[role as usize].launch as usize][who.rank as usize].insts[inst].op {
-            Op::PostSignal { queue, .. } => Some((role, queue, slot.bank)),
-            _ => None,
-        };
-        let party = match posted {
-            // Over the network a signal shows the data posted before it, and that the poster's own accesses are over.
-            Some(route) => {
-                let proxy = self.proxy(route, who);
-                let over = self.parties[role as usize].knowledge.over.clone();
+        let key = SlotKey { memory: slot.memory, byte: slot.byte };
+        let mut shows_data = !credit;
+        let party = match self.kernels[self.parties[role as usize].launch as usize][who.rank as usize].insts[inst].op {
+            Op::Post { queue, span, .. } => {
+                let route = self.route((role, queue, slot.bank), who);
+                let party = self.notifier(route, key, who);
+                let mut shown = self.parties[role as usize].knowledge.clone();
+                if !credit && span.is_none() {
+                    // A signal shows all data that was posted before it.
+                    let (posted, is_new) = self.routes.entry(route).or_default();
+                    shown.visible.join(posted);
+                    shown.over.join(posted);
+                    shows_data = std::mem::take(is_new);
+                }
                 let launch = self.parties[role as usize].launch;
                 self.parties[role as usize].tick(role);
-                let party = &mut self.parties[proxy as usize];
-                party.knowledge.over.join(&over);
-                party.launch = launch;
-                proxy
+                let notifier = &mut self.parties[party as usize];
+                notifier.knowledge.join(&if credit { shown.credit() } else { shown });
+                notifier.launch = launch;
+                party
             }
-            None => role,
+            _ => role,
         };
         self.slot_touch(party, inst, slot, AccessKind::Atomic);
         let (epoch, launch) = (self.parties[party as usize].epoch, self.parties[party as usize].launch);
@@ -503,9 +511,7 @@ impl Observer for Detector<'_> {
         let published = if credit { Rc::new(all.credit()) } else { all };
         self.has_run(who, launch, inst);
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot: *slot, value, credit });
-        let key = SlotKey { memory: slot.memory, byte: slot.byte };
-        let hides = credit;
-        let credit = credit || posted.is_some() && !self.posted.remove(&party);
+        let (hides, credit) = (credit, !shows_data);
         if !credit {
             self.credits.signal(role, key, before, value);
         }
@@ -594,7 +600,7 @@ impl Observer for Detector<'_> {
     fn post(&mut self, descriptor: &Descriptor) {
         self.flush();
         self.incomplete.get_or_insert(Incomplete::Posts);
-        let Descriptor::Write { who, queue, peer, .. } = *descriptor else { return };
+        let &Descriptor { who, queue, peer, span: Some(_), notice, .. } = descriptor else { return };
         let role = self.role(who);
         let mut base = Knowledge::clone(&self.parties[role as usize].release(role));
         // A party that told the poster that its earlier put is over has seen the data: the next put comes after it.
@@ -605,16 +611,20 @@ impl Observer for Detector<'_> {
             }
         }
         // What one peer has been shown says nothing about data sent to another.
-        let ring = self.rings[self.parties[role as usize].launch as usize][who.rank as usize][queue.index()];
-        let lane = self.lane(role, PartyName::Post(who), Some((ring, peer)), &base);
-        let told = self.parties[lane as usize].knowledge.clone();
-        let proxy = self.proxy((role, queue, peer), who);
-        // A signal after it shows the posted data, and nothing else that the poster has seen.
+        let route = self.route((role, queue, peer), who);
+        let lane = self.lane(role, PartyName::Post(who), Some((route.1, peer)), &base);
         let epoch = self.parties[lane as usize].epoch;
-        let proxy_knowledge = &mut self.parties[proxy as usize].knowledge;
-        proxy_knowledge.visible.set(lane, epoch);
-        proxy_knowledge.over.join(&told.over);
-        self.posted.insert(proxy);
+        let (posted, is_new) = self.routes.entry(route).or_default();
+        posted.set(lane, epoch);
+        *is_new |= notice.is_none();
+        // The notice of a delivery shows the bytes of its own parts, and those of earlier deliveries for its slot.
+        if let Some(notice) = notice {
+            let key = SlotKey { memory: notice.slot.memory, byte: notice.slot.byte };
+            let notifier = self.notifier(route, key, who);
+            let shown = &mut self.parties[notifier as usize].knowledge;
+            shown.visible.set(lane, epoch);
+            shown.over.set(lane, epoch);
+        }
     }
 
     fn done(&mut self, who: Actor) {
@@ -629,15 +639,19 @@ impl Observer for Detector<'_> {
 }
 
 impl Detector<'_> {
-    fn proxy(&mut self, (role, queue, peer): (PartyId, ParamId, u32), who: Actor) -> PartyId {
+    fn route(&self, (role, queue, peer): (PartyId, ParamId, u32), who: Actor) -> RouteKey {
         // Kernels of one role may have other queues under the same number.
         let ring = self.rings[self.parties[role as usize].launch as usize][who.rank as usize][queue.index()];
-        let route = (role, ring, peer);
-        if let Some(&proxy) = self.proxies.get(&route) {
-            return proxy;
+        (role, ring, peer)
+    }
+
+    /// The party that sets a slot for a role copy over the network.
+    fn notifier(&mut self, route: RouteKey, slot: SlotKey, who: Actor) -> PartyId {
+        if let Some(&party) = self.notices.get(&(route, slot)) {
+            return party;
         }
-        let proxy = self.join(PartyName::Proxy(who));
-        self.proxies.insert(route, proxy);
-        proxy
+        let party = self.join(PartyName::Proxy(who));
+        self.notices.insert((route, slot), party);
+        party
     }
 }

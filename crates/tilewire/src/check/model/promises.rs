@@ -61,7 +61,7 @@ impl Detector<'_> {
                     src
                 }
             }
-            Op::Post { src, .. } if !writes(kind) => src,
+            Op::Post { span: Some(span), .. } if !writes(kind) => &span.src,
             _ => return None,
         };
         let Base::Param(param) = at.base else { return None };

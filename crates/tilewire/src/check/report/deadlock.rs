@@ -110,7 +110,7 @@ impl Namer<'_> {
                     },
                     Base::Scratch(_) => false,
                 },
-                Op::PostSignal { queue, .. } => match bound.get(*queue) {
+                Op::Post { queue, notice: Some(_), .. } => match bound.get(*queue) {
                     Bound::Queue(routes) => {
                         routes.iter().flatten().any(|route| Reach::all(&route.slots).holds(memory, byte))
                     }

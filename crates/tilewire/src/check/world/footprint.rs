@@ -64,7 +64,6 @@ pub fn is_visible(op: &Op) -> bool {
             | Op::PacketPut { .. }
             | Op::PacketGet { .. }
             | Op::Post { .. }
-            | Op::PostSignal { .. }
     )
 }
 

@@ -7,7 +7,7 @@ use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId, Purpose};
-use crate::tensor::{AccessError, Arg, Memory, bytes_of};
+use crate::tensor::{AccessError, Arg, Memory, Queue, bytes_of};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -73,7 +73,7 @@ pub(in crate::check) struct Job {
 
 #[derive(Clone, Debug)]
 struct Route {
-    ring: Memory,
+    queue: Queue,
     peer: u32,
     region: Memory,
     slots: Memory,
@@ -147,11 +147,17 @@ impl Plan {
         self
     }
 
-    /// Sets where the proxy behind the queue with this ring puts data and signals for a peer; slots are `stride` bytes
-    /// apart.
-    pub fn route(&mut self, ring: &Memory, peer: u32, region: &Memory, slots: &Memory, stride: u32) -> &mut Plan {
-        let (ring, region, slots) = (ring.clone(), region.clone(), slots.clone());
-        self.routes.push(Route { ring, peer, region, slots, stride });
+    /// Sets where the proxy behind this queue puts data and signals for a peer; slots are `stride` bytes apart.
+    pub fn route(
+        &mut self,
+        queue: impl Into<Queue>,
+        peer: u32,
+        region: &Memory,
+        slots: &Memory,
+        stride: u32,
+    ) -> &mut Plan {
+        let (queue, region, slots) = (queue.into(), region.clone(), slots.clone());
+        self.routes.push(Route { queue, peer, region, slots, stride });
         self
     }
 
@@ -224,8 +230,8 @@ impl Plan {
         self.routes.iter().for_each(|route| slots.add(&snapshot.bank(&route.slots), route.stride));
         let mut known: Vec<Memory> = Vec::new();
         let mut ring = |arg: &Arg| match arg {
-            Arg::Queue(ring) => known.iter().position(|known| known.is(ring)).unwrap_or_else(|| {
-                known.push(ring.clone());
+            Arg::Queue(queue) => known.iter().position(|known| known.is(queue.entries())).unwrap_or_else(|| {
+                known.push(queue.entries().clone());
                 known.len() - 1
             }),
             _ => 0,
@@ -260,9 +266,9 @@ impl Plan {
                 bits[..size].copy_from_slice(&bytes[..size]);
                 Bound::Scalar(u64::from_le_bytes(bits))
             }
-            Arg::Queue(ring) => {
+            Arg::Queue(queue) => {
                 let route = |peer: u32| {
-                    let route = self.routes.iter().find(|route| route.peer == peer && route.ring.is(ring))?;
+                    let route = self.routes.iter().find(|route| route.peer == peer && route.queue.is(queue))?;
                     let (region, slots) = (snapshot.bank(&route.region), snapshot.bank(&route.slots));
                     Some(PeerRoute { region, slots, stride: route.stride })
                 };

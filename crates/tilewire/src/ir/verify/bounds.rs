@@ -3,7 +3,7 @@
 
 use super::super::entity::Value;
 use super::super::kernel::{Kernel, Param};
-use super::super::op::{Base, Op, Place, Slot};
+use super::super::op::{Base, Op, Place, PostSpan, Slot};
 use super::super::types::Type;
 use super::Fault;
 
@@ -31,7 +31,9 @@ pub(super) fn faults(kernel: &Kernel, op: &Op) -> Vec<Fault> {
             check.place(dst, "element", 1, count);
             check.place(src, "element", 1, count);
         }
-        Op::Post { src, bytes, .. } => check.place(src, "byte", 1, constant(kernel, *bytes)),
+        Op::Post { span: Some(PostSpan { src, bytes, .. }), .. } => {
+            check.place(src, "byte", 1, constant(kernel, *bytes))
+        }
         Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } | Op::Wait { slot, .. } | Op::Test { slot, .. } => {
             check.slot(slot)
         }

@@ -173,7 +173,6 @@ impl<'k> Verifier<'k> {
             | Op::ProxyFence
             | Op::Barrier
             | Op::Post { .. }
-            | Op::PostSignal { .. }
                 if context.in_each =>
             {
                 self.fault(Fault::SyncInEach)

@@ -20,7 +20,7 @@
 //! every remaining instruction, each register and each byte of memory has the value it had before.
 #![forbid(unsafe_code)]
 
-use super::super::code::{Code, Extra, Opcode, Operand, PostWork, RoleCode};
+use super::super::code::{Code, Extra, Opcode, Operand, RoleCode};
 use crate::ir::{BinaryOp, CompareOp, Type};
 
 /// Joins the instructions that can be joined.
@@ -319,11 +319,9 @@ fn reads(role: &RoleCode, counts: impl Fn(Opcode, usize) -> bool) -> Vec<u32> {
         [each.cols].into_iter().chain(each.rows).for_each(&mut read);
     }
     for post in &role.posts {
-        let work = match post.work {
-            PostWork::Copy { dst, bytes, .. } => [dst, bytes],
-            PostWork::Signal { index, value } => [index, value],
-        };
-        [post.peer].into_iter().chain(work).for_each(&mut read);
+        read(post.peer);
+        post.span.into_iter().flat_map(|(_, dst, bytes)| [dst, bytes]).for_each(&mut read);
+        post.notice.into_iter().flat_map(|(slot, value, _)| [slot, value]).for_each(&mut read);
     }
     reads
 }

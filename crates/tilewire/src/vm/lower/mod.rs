@@ -10,11 +10,11 @@ mod fuse;
 mod lanes;
 mod strip;
 
-use super::code::{Access, Code, Input, Opcode, Poll, PostRef, PostWork, RoleCode, SlotRef};
+use super::code::{Access, Code, Input, Opcode, Poll, PostRef, RoleCode, SlotRef};
 use super::error::PrepareError;
 use crate::ir::{
-    Base, BinaryOp, Def, Entity, Inst, Kernel, Op, Param, ParamId, Place, QuickMap, Region, RoleId, Shape, Slot,
-    Special, Type, Uniform, Value,
+    Base, BinaryOp, Def, Entity, Inst, Kernel, Notice, Op, Param, ParamId, Place, PostSpan, QuickMap, Region, RoleId,
+    Shape, Slot, Special, Type, Uniform, Value, ring,
 };
 use crate::tensor::{Arg, Memory};
 
@@ -47,7 +47,8 @@ pub(crate) fn entries(args: &[Arg]) -> (Vec<u16>, usize) {
 pub(crate) fn memories(arg: &Arg) -> &[Memory] {
     match arg {
         Arg::Buffer(banks) | Arg::Slots(banks) => banks,
-        Arg::Scalar(memory) | Arg::Queue(memory) => std::slice::from_ref(memory),
+        Arg::Scalar(memory) => std::slice::from_ref(memory),
+        Arg::Queue(queue) => &queue.memories,
     }
 }
 
@@ -257,15 +258,7 @@ impl<'k> RoleLowering<'k> {
             }
             // One thread runs the whole role, so its accesses are in order and its bulk copies are already complete.
             Op::BulkWait { .. } | Op::ProxyFence | Op::Barrier => {}
-            Op::Post { queue, peer, src, dst, bytes } => {
-                let access = self.uniform_access(inst, src, 1);
-                let work = PostWork::Copy { src: access as u32, dst: self.reg(*dst), bytes: self.reg(*bytes) };
-                self.post(inst, *queue, *peer, work);
-            }
-            Op::PostSignal { queue, peer, index, x } => {
-                let work = PostWork::Signal { index: self.reg(*index), value: self.reg(*x) };
-                self.post(inst, *queue, *peer, work);
-            }
+            Op::Post { queue, peer, span, notice } => self.post(inst, *queue, *peer, span.as_ref(), notice.as_ref()),
             Op::If { cond, then, otherwise } => {
                 let cond = self.reg(*cond);
                 let to_else = self.emit(Opcode::JumpUnless, [cond, 0, 0, 0], 0);
@@ -380,12 +373,20 @@ impl<'k> RoleLowering<'k> {
         fits.then_some((self.first[param.index()], i32::try_from(offset).ok()?))
     }
 
-    fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, work: PostWork) {
+    fn post(&mut self, inst: Inst, param: ParamId, peer: Value, span: Option<&PostSpan>, notice: Option<&Notice>) {
+        let Arg::Queue(bound) = &self.args[param.index()] else { unreachable!("the launch checked the ring") };
+        let capacity = bound.capacity().expect("the launch checked the ring");
+        let parts = notice.map(|notice| (notice.parts, notice.credit));
+        let head = ring::head(bound.target(), span.is_some(), parts);
+        let operation = self.operations(param).map(|of| of[0]);
         let peer = self.reg(peer);
-        let capacity = memories(&self.args[queue.index()]).first().and_then(super::queue::capacity);
-        let capacity = capacity.expect("the launch checked the ring");
-        let queue = self.first[queue.index()];
-        self.code.posts.push(PostRef { queue, capacity, peer, work, at: self.kernel.line(inst).clone() });
+        let span = span.map(|PostSpan { src, dst, bytes }| {
+            (self.uniform_access(inst, src, 1) as u32, self.reg(*dst), self.reg(*bytes))
+        });
+        let notice =
+            notice.map(|&Notice { slot, x, credit, .. }| (self.reg(slot), self.reg(x), operation.filter(|_| !credit)));
+        let (queue, at) = (self.first[param.index()], self.kernel.line(inst).clone());
+        self.code.posts.push(PostRef { queue, capacity, head, peer, span, notice, at });
         self.emit(Opcode::Post, [0; 4], self.code.posts.len() as i32 - 1);
     }
 

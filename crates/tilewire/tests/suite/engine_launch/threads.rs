@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use tilewire::hook::Traced;
 use tilewire::ir::Access;
-use tilewire::tensor::{ReachableFrom, bytes_of};
-use tilewire::vm::{Descriptor, LaunchError, PrepareError, Prepared, Queue, Work};
+use tilewire::ir::ring::{Posted, PostedNotice};
+use tilewire::tensor::{ReachableFrom, Ring, bytes_of};
+use tilewire::vm::{LaunchError, PrepareError, Prepared};
 use tilewire::{Memory, Tensor, kernel};
 
 /// Adds one to four words.
@@ -67,14 +68,14 @@ fn the_engine_asks_whether_the_host_reaches_memory_and_not_who_has_it() {
 
 #[test]
 fn another_thread_empties_the_ring_that_kernels_fill() {
-    let queue = Queue::new(4);
-    let ring = queue.memory().clone();
+    let ring = Ring::new(4);
     let traced = kernel("tell", |k| {
-        let queue = k.queue("ring", &ring);
+        let queue = k.queue("ring", ring.queue(3));
         k.main(|r| r.post_signal(queue, 1, 5, 9));
     });
     let traced = traced.unwrap();
     Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
-    let (first, second) = elsewhere(move || (queue.pop(), queue.pop()));
-    assert_eq!((first, second), (Some(Descriptor { peer: 1, work: Work::Signal { index: 5, value: 9 } }), None));
+    let (first, second) = elsewhere(move || (ring.pop(), ring.pop()));
+    let notice = Some(PostedNotice { slot: 5, value: 9, parts: 1, credit: false });
+    assert_eq!((first, second), (Some(Ok(Posted { peer: 1, target: 3, span: None, notice })), None));
 }

@@ -5,7 +5,7 @@ use tilewire::check::{
     self, Access as Touch, AccessKind, Actor, Bank, Binding, Bound, Descriptor, EvalError, Memories, MemoryId, Network,
     Observer, Options, PeerRoute, SlotRef, SlotSet, Wanted, World,
 };
-use tilewire::ir::{Access, Inst, Kernel, Op, Special, Type};
+use tilewire::ir::{Access, Inst, Kernel, Notice, Op, PostSpan, Special, Type};
 use tilewire::{Arg, Tensor};
 use tilewire_testkit::programs::Writer;
 use tilewire_testkit::programs::writer::at;
@@ -24,8 +24,10 @@ fn exchange() -> Kernel {
         let x = c.add(x, ten);
         c.put(staging, eight, x);
         let peer = c.binary(tilewire::ir::BinaryOp::Sub, one, rank);
-        c.run(Op::Post { queue, peer, src: at(staging, eight), dst: zero, bytes: eight });
-        c.run(Op::PostSignal { queue, peer, index: one, x: value });
+        let span = Some(PostSpan { src: at(staging, eight), dst: zero, bytes: eight });
+        c.run(Op::Post { queue, peer, span, notice: None });
+        let notice = Some(Notice { slot: one, x: value, parts: 1, credit: false });
+        c.run(Op::Post { queue, peer, span: None, notice });
         c.wait(slots, one, value);
         let x = c.get(region, zero, Type::U64);
         c.store(out, zero, x);

@@ -90,7 +90,8 @@ fn packets_bytes_and_posts_are_counted_in_their_own_units() {
         c.run(Op::Put { at: at(p.bytes, last), x, mask: None });
         c.run(Op::Put { at: at(p.bytes, over), x, mask: None });
         let queue = c.queue("queue");
-        c.run(Op::Post { queue, peer: n, src: at(p.bytes, n), dst: n, bytes: over });
+        let span = Some(PostSpan { src: at(p.bytes, n), dst: n, bytes: over });
+        c.run(Op::Post { queue, peer: n, span, notice: None });
         // Nothing is wrong with the place after the last one where nothing may be copied.
         let count = c.value(Op::Special(Special::Rank));
         c.run(Op::BulkCopy { dst: at(p.y, over), src: at(p.x, over), count });

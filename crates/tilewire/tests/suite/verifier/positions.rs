@@ -120,8 +120,12 @@ fn every_op_of_the_whole_group_is_refused_in_an_each() {
             Op::BulkWait { pending: 0, done: tilewire::ir::BulkDone::Read },
             Op::ProxyFence,
             Op::Barrier,
-            Op::Post { queue, peer: zero, src: at(p.bytes, zero), dst: zero, bytes: zero },
-            Op::PostSignal { queue, peer: zero, index: zero, x },
+            Op::Post {
+                queue,
+                peer: zero,
+                span: Some(PostSpan { src: at(p.bytes, zero), dst: zero, bytes: zero }),
+                notice: Some(Notice { slot: zero, x, parts: 1, credit: false }),
+            },
         ]
     });
     assert_eq!(faults, vec![Fault::SyncInEach; 11]);

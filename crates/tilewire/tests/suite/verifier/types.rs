@@ -84,7 +84,12 @@ fn every_complaint_about_operands() {
     });
     complains("p0 is not a queue parameter", |c, p| {
         let (i, x) = (c.int(0), c.constant(Type::U64, 1));
-        c.run(Op::PostSignal { queue: p.x, peer: i, index: i, x });
+        c.run(Op::Post {
+            queue: p.x,
+            peer: i,
+            span: None,
+            notice: Some(Notice { slot: i, x, parts: 1, credit: false }),
+        });
     });
     complains("p0 is not a slots parameter", |c, p| {
         let (i, x) = (c.int(0), c.constant(Type::U64, 1));

@@ -1,0 +1,151 @@
+//! The ring of descriptors between kernels and a network proxy: what [`Op::Post`](super::Op::Post) writes, on every
+//! engine. Arithmetic only; `tensor/ring.rs` has the memory.
+//!
+//! ```text
+//!  entries, in memory that the host reads        tickets, in memory where the kernels run
+//!  byte 0    taken: u64     entries that         byte 0   tickets: u64   entries that producers have begun
+//!                           the proxy is         byte 8   seen: u64      a value that `taken` had; a GPU reads `taken`
+//!                           done with                                    itself only if this says that the ring is full
+//!  byte 64   entry 0, entry 1, …: 64 bytes each: turn, head, source, destination, bytes, slot, value, 0
+//! ```
+//! The capacity is a power of two. A producer takes ticket t when t − taken < capacity, fills entry t mod capacity, and publishes it by storing
+//! turn = t + 1 (release). The proxy reads an entry when its turn is taken + 1 (acquire), and frees it by storing
+//! `taken` (release). All counters only grow, so an entry of an earlier lap is never taken for one of this lap.
+//!
+//! The head of an entry:
+//!
+//! ```text
+//!   63 ── 59 │ 58: credit │ 57: has a notice │ 56: has bytes │ 55 ── parts ── 48 │ 47 ── target ── 32 │ 31 ── peer ── 0
+//! ```
+
+/// The most posts that make up one delivery: the wire has 2 bits for the number.
+pub const MAX_PARTS: u8 = 4;
+
+/// Byte of the entries' memory with the number of entries that the proxy is done with.
+pub const TAKEN: usize = 0;
+/// Byte of the first entry.
+pub const ENTRIES: usize = 64;
+/// Bytes of an entry.
+pub const ENTRY: usize = 64;
+/// Words of an entry that its producer writes, without the turn.
+pub const WORDS: usize = 6;
+
+/// Byte of the tickets' memory with the number of entries that producers have begun.
+pub const TICKETS: usize = 0;
+/// Byte with a value that [`TAKEN`] had.
+pub const SEEN: usize = 8;
+/// Bytes of the tickets' memory.
+pub const TICKETS_BYTES: usize = 128;
+
+/// Bytes of the entries' memory of a ring.
+pub const fn entries_bytes(capacity: u64) -> u64 {
+    (ENTRIES as u64).saturating_add(capacity.saturating_mul(ENTRY as u64))
+}
+
+/// One entry, as the proxy reads it. Nothing in it has been checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Posted {
+    /// Destination rank.
+    pub peer: u32,
+    /// The number of the region at the peer.
+    pub target: u16,
+    /// The bytes.
+    pub span: Option<PostedSpan>,
+    /// The notice.
+    pub notice: Option<PostedNotice>,
+}
+
+/// The bytes of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostedSpan {
+    /// Address of the first byte.
+    pub source: u64,
+    /// Byte offset in the target.
+    pub destination: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// The notice of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostedNotice {
+    /// Number of the peer's slot.
+    pub slot: u64,
+    /// Its new word.
+    pub value: u64,
+    /// Posts that make up the delivery.
+    pub parts: u8,
+    /// True for a credit.
+    pub credit: bool,
+}
+
+/// The constant bits of an entry's head: everything but the peer.
+pub const fn head(target: u16, has_bytes: bool, notice: Option<(u8, bool)>) -> u64 {
+    let (parts, flags) = match notice {
+        Some((parts, credit)) => (parts, 2 | (credit as u64) << 2),
+        None => (0, 0),
+    };
+    (flags | has_bytes as u64) << 56 | (parts as u64) << 48 | (target as u64) << 32
+}
+
+impl Posted {
+    /// The words of the entry after its turn.
+    pub fn words(&self) -> [u64; WORDS] {
+        let notice = self.notice.map(|notice| (notice.parts, notice.credit));
+        let head = head(self.target, self.span.is_some(), notice) | u64::from(self.peer);
+        let PostedSpan { source, destination, bytes } =
+            self.span.unwrap_or(PostedSpan { source: 0, destination: 0, bytes: 0 });
+        let (slot, value) = self.notice.map_or((0, 0), |notice| (notice.slot, notice.value));
+        [head, source, destination, bytes, slot, value]
+    }
+
+    /// The entry with these words; `None` if its head says what no producer writes.
+    pub fn of_words([head, source, destination, bytes, slot, value]: [u64; WORDS]) -> Option<Posted> {
+        let (flags, parts) = (head >> 56, (head >> 48) as u8);
+        let has_bytes = flags & 1 != 0;
+        let (has_notice, credit) = (flags & 2 != 0, flags & 4 != 0);
+        let legal = match (has_bytes, has_notice) {
+            (true, true) => (1..=MAX_PARTS).contains(&parts) && !credit,
+            (true, false) => parts == 0 && !credit,
+            (false, true) => parts == 1,
+            (false, false) => false,
+        };
+        (legal && flags < 8).then_some(Posted {
+            peer: head as u32,
+            target: (head >> 32) as u16,
+            span: has_bytes.then_some(PostedSpan { source, destination, bytes }),
+            notice: has_notice.then_some(PostedNotice { slot, value, parts, credit }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What is read is what was written, and whatever is read could have been written.
+        #[test]
+        fn entries_survive_their_words(words in any::<[u64; WORDS]>(), flags in 0..16u64, parts in 0..8u64) {
+            let mut words = words;
+            words[0] = words[0] & 0xffff_ffff_ffff | flags << 56 | parts << 48;
+            if let Some(posted) = Posted::of_words(words) {
+                prop_assert_eq!(Posted::of_words(posted.words()), Some(posted));
+                prop_assert_eq!(posted.words()[0], words[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_that_no_producer_writes_is_refused() {
+        let of = |flags: u64, parts: u64| Posted::of_words([flags << 56 | parts << 48 | 7, 0, 0, 0, 0, 0]).is_some();
+        let legal = [(1, 0), (2, 1), (3, 1), (3, 4), (6, 1)];
+        for flags in 0..16 {
+            for parts in 0..8 {
+                let expected = legal.contains(&(flags, parts)) || flags == 3 && (1..=4).contains(&parts);
+                assert_eq!(of(flags, parts), expected, "flags {flags}, {parts} parts");
+            }
+        }
+    }
+}

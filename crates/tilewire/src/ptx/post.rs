@@ -1,0 +1,114 @@
+//! Posts: the leader appends a descriptor to the ring of a network proxy.
+//!
+//! ```text
+//!   barrier, then the leader alone:
+//!     ticket := tickets++                              device memory: a round trip to the host would cost a microsecond
+//!     until ticket − seen < capacity: seen := taken    `seen` in device memory is a value that the host's `taken` had
+//!     entry[ticket] := descriptor                      host memory
+//!     entry[ticket].turn := ticket + 1                 st.release.sys: cumulative, so it covers the lanes' stores
+//! ```
+//! `taken` is read with acquire at system scope, and `seen` is written with release and read with acquire at device
+//! scope. So the proxy's reads of the entry come before the stores to it, whichever thread read `taken`.
+//!
+//! A ticket is taken before there is room. If the wait for room gives up, the entry stays empty and the proxy stops
+//! there: the launch has failed by then, and its transport is broken.
+
+use super::abi;
+use super::role::RoleCode;
+use super::text::Reg;
+use crate::ir::matching::COUNT_SHIFT;
+use crate::ir::ring::{self, ENTRIES, ENTRY, SEEN, TAKEN, TICKETS};
+use crate::ir::{Base, Entity, Inst, Notice, ParamId, PostSpan, Value};
+
+impl RoleCode<'_> {
+    pub fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, span: Option<&PostSpan>, notice: Option<&Notice>) {
+        let words = self.posted_words(queue, peer, span, notice);
+        let place = self.params.offset(queue);
+        let [entries, tickets, capacity] = [0, 8, 16].map(|field| self.argument(place + field));
+        self.barrier_if_needed();
+        let (done, room) = (self.t.label(), self.t.label());
+        self.t.branch_unless(self.fixed.leader, done);
+        let ticket = self.t.d("atom.relaxed.gpu.global.add.u64", &[&format_args!("[{tickets}+{TICKETS}]"), &1]);
+        let seen = self.t.d("ld.acquire.gpu.global.u64", &[&format_args!("[{tickets}+{SEEN}]")]);
+        let used = self.t.d("sub.u64", &[&ticket, &seen]);
+        let is_room = self.t.p("setp.lt.u64", &[&used, &capacity]);
+        self.t.branch_if(is_room, room);
+        self.wait_for_room(inst, queue, (entries, capacity), (ticket, seen));
+        self.t.line(format_args!("st.release.gpu.global.u64 [{tickets}+{SEEN}], {seen};"));
+        self.t.at(room);
+        let last = self.t.d("sub.u64", &[&capacity, &1]);
+        let number = self.t.d("and.b64", &[&ticket, &last]);
+        let entry = self.t.d("mad.lo.u64", &[&number, &ENTRY, &entries]);
+        for (k, word) in words.iter().enumerate() {
+            let at = ENTRIES + 8 * (k + 1);
+            self.t.line(format_args!("st.relaxed.sys.global.u64 [{entry}+{at}], {word};"));
+        }
+        let turn = self.t.d("add.u64", &[&ticket, &1]);
+        self.t.line(format_args!("st.release.sys.global.u64 [{entry}+{ENTRIES}], {turn};"));
+        self.t.at(done);
+        self.progress();
+        self.leave_if_failed();
+    }
+
+    /// The words of the descriptor after its turn.
+    fn posted_words(
+        &mut self,
+        queue: ParamId,
+        peer: Value,
+        span: Option<&PostSpan>,
+        notice: Option<&Notice>,
+    ) -> [Reg; ring::WORDS] {
+        let parts = notice.map(|notice| (notice.parts, notice.credit));
+        let known = self.t.d_const(ring::head(0, span.is_some(), parts));
+        let target = self.argument(self.params.offset(queue) + 24);
+        let head = self.t.d("or.b64", &[&known, &target]);
+        let peer = self.value(peer);
+        let head = self.t.d("or.b64", &[&head, &peer]);
+        let [source, destination, bytes] = match span {
+            Some(PostSpan { src, dst, bytes }) => {
+                let Base::Param(param) = src.base else { unreachable!("the verifier wants a parameter") };
+                let (bank, index) = (self.bank(param, src.bank), self.value(src.index));
+                [self.t.d("add.s64", &[&bank, &index]), self.value(*dst), self.value(*bytes)]
+            }
+            None => [0; 3].map(|zero| self.t.d_const(zero)),
+        };
+        let [slot, value] = match notice {
+            Some(Notice { slot, x, credit, .. }) => {
+                let (slot, count) = (self.value(*slot), self.value(*x));
+                match self.stamp(queue, None).filter(|_| !credit) {
+                    Some(stamp) => {
+                        let high = self.t.d("shl.b64", &[&count, &COUNT_SHIFT]);
+                        [slot, self.t.d("or.b64", &[&high, &stamp])]
+                    }
+                    None => [slot, count],
+                }
+            }
+            None => [0; 2].map(|zero| self.t.d_const(zero)),
+        };
+        [head, source, destination, bytes, slot, value]
+    }
+
+    /// Reads `taken` until the ticket's entry is free. Leaves its last value in `seen`.
+    fn wait_for_room(
+        &mut self,
+        inst: Inst,
+        queue: ParamId,
+        (entries, capacity): (Reg, Reg),
+        (ticket, seen): (Reg, Reg),
+    ) {
+        let again = self.t.label();
+        let started = self.t.d("mov.u64", &[&"%globaltimer"]);
+        let polls = self.t.r_const(0);
+        let param = self.t.d_const(queue.index() as u64);
+        let mark = self.stall_mark(&[param]);
+        self.t.at(again);
+        self.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{entries}+{TAKEN}]")]);
+        let used = self.t.d("sub.u64", &[&ticket, &seen]);
+        let is_room = self.t.p("setp.lt.u64", &[&used, &capacity]);
+        self.t.branch_if(is_room, mark.lifted);
+        let over = self.poll_rarely(polls, started, again, &mark, |_| {});
+        let what = self.awaited(inst, (queue.index(), None), ticket, capacity, used);
+        self.give_up(what, &abi::GAVE_UP, over);
+        self.lift(mark);
+    }
+}

@@ -1,0 +1,231 @@
+//! The memory of a descriptor ring: many producers (blocks and roles of kernels), one consumer (the network proxy). Its
+//! layout and rules are those of [`ir::ring`](crate::ir::ring).
+
+use super::memory::Memory;
+use crate::ir::ring::{ENTRIES, ENTRY, Posted, TAKEN, TICKETS, TICKETS_BYTES, WORDS, entries_bytes};
+use crate::sync::{AtomicU64, Ordering};
+
+/// The consumer's end of a ring, and its owner. It may be another thread than the one that launches kernels.
+#[derive(Debug)]
+pub struct Ring {
+    entries: Memory,
+    tickets: Memory,
+    /// Not read back from the ring: kernels could have changed it there.
+    capacity: u64,
+}
+
+/// What a kernel binds to a `Queue` parameter: a ring, and the region at the peers that its posts write.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// Entries and tickets.
+    pub(crate) memories: [Memory; 2],
+    /// The number of the region in the proxy's table.
+    pub(crate) target: u16,
+    /// How many entries the ring holds; 0 if it is only a name.
+    capacity: u64,
+}
+
+/// An entry of a ring that no producer writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadEntry {
+    /// Its first word.
+    pub head: u64,
+}
+
+impl Ring {
+    /// An empty ring in the host's memory, with room for at least `capacity` entries.
+    pub fn new(capacity: usize) -> Ring {
+        let capacity = capacity.max(1).next_power_of_two();
+        let entries = Memory::zeroed_shared(entries_bytes(capacity as u64) as usize);
+        Ring::over(entries, Memory::zeroed_shared(TICKETS_BYTES)).expect("memory of the right size")
+    }
+
+    /// An empty ring in zeroed memory: entries that the host reads, and tickets where the kernels run. `None` if the
+    /// sizes or alignments are not those of a ring, or the host does not share the entries. A thread's own memory, which
+    /// host code writes plainly, is no place for words that a proxy's thread reads.
+    pub fn over(entries: Memory, tickets: Memory) -> Option<Ring> {
+        let aligned = |memory: &Memory| (memory.start().as_ptr() as usize).is_multiple_of(64);
+        let shared = entries.is_shared() && entries.reachable_from().host && tickets.home().is_none();
+        let capacity = (entries.bytes().checked_sub(ENTRIES)? / ENTRY) as u64;
+        let fits = capacity.is_power_of_two() && tickets.bytes() >= TICKETS_BYTES;
+        if !(shared && fits && aligned(&entries) && aligned(&tickets)) {
+            return None;
+        }
+        Some(Ring { entries, tickets, capacity })
+    }
+
+    /// What kernels bind to post to region `target` of a peer.
+    pub fn queue(&self, target: u16) -> Queue {
+        Queue { memories: [self.entries.clone(), self.tickets.clone()], target, capacity: self.capacity }
+    }
+
+    /// The entries: their address identifies the ring.
+    pub fn entries(&self) -> &Memory {
+        &self.entries
+    }
+
+    /// The oldest entry, if there is one.
+    pub fn pop(&self) -> Option<Result<Posted, BadEntry>> {
+        let ring = self.entries.start().as_ptr();
+        // SAFETY: `over` made the ring; entry addresses are inside it because they are taken modulo its capacity.
+        unsafe {
+            let taken = word(ring, TAKEN).load(Ordering::Relaxed);
+            let entry = ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY;
+            // Acquire: the producer's stores to the entry, and to the bytes it names, come before.
+            if word(ring, entry).load(Ordering::Acquire) != taken.wrapping_add(1) {
+                return None;
+            }
+            let words = std::array::from_fn(|k| word(ring, entry + 8 * (k + 1)).load(Ordering::Relaxed));
+            // Release: the loads above come before a producer's next stores to the entry.
+            word(ring, TAKEN).store(taken.wrapping_add(1), Ordering::Release);
+            Some(Posted::of_words(words).ok_or(BadEntry { head: words[0] }))
+        }
+    }
+
+    /// True if no producer has published an entry that was not taken.
+    pub fn is_empty(&self) -> bool {
+        let ring = self.entries.start().as_ptr();
+        // SAFETY: as in `pop`.
+        unsafe {
+            let taken = word(ring, TAKEN).load(Ordering::Relaxed);
+            let entry = ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY;
+            word(ring, entry).load(Ordering::Acquire) != taken.wrapping_add(1)
+        }
+    }
+}
+
+impl Queue {
+    /// The entries, as kernels bind them.
+    pub fn entries(&self) -> &Memory {
+        &self.memories[0]
+    }
+
+    /// The number of the region at the peers.
+    pub fn target(&self) -> u16 {
+        self.target
+    }
+
+    /// The same queue with memory of another purpose or operation.
+    pub(crate) fn map_memory(self, f: impl Fn(Memory) -> Memory) -> Queue {
+        Queue { memories: self.memories.map(f), ..self }
+    }
+
+    /// True if both name the same ring and region.
+    pub fn is(&self, other: &Queue) -> bool {
+        self.target == other.target && self.entries().is(other.entries())
+    }
+
+    /// The capacity of the ring, for kernels on the CPU; `None` where they cannot fill it.
+    pub(crate) fn capacity(&self) -> Option<u64> {
+        (self.capacity > 0 && self.memories.iter().all(|memory| memory.reachable_from().host)).then_some(self.capacity)
+    }
+
+    /// The capacity of the ring, for kernels of a device; `None` where they cannot fill it.
+    pub(crate) fn device_capacity(&self, device: u32) -> Option<u64> {
+        let reached = |memory: &Memory| memory.reachable_from().is_device(device);
+        (self.capacity > 0 && self.memories.iter().all(reached)).then_some(self.capacity)
+    }
+}
+
+/// A memory that stands for a ring in a plan to check, with region 0.
+impl From<&Memory> for Queue {
+    fn from(ring: &Memory) -> Queue {
+        Queue { memories: [ring.clone(), ring.clone()], target: 0, capacity: 0 }
+    }
+}
+
+impl From<&Queue> for Queue {
+    fn from(queue: &Queue) -> Queue {
+        queue.clone()
+    }
+}
+
+/// Appends an entry with these words after its turn; false when the ring is full.
+///
+/// # Safety
+/// `entries` and `tickets` are aligned to 64 and valid for [`entries_bytes`] of `capacity`, a power of two, and for
+/// [`TICKETS_BYTES`].
+pub(crate) unsafe fn push(entries: *mut u8, tickets: *mut u8, capacity: u64, words: &[u64; WORDS]) -> bool {
+    // SAFETY: the caller's promise; entry addresses are inside the ring because they are taken modulo its capacity.
+    unsafe {
+        let tickets = word(tickets, TICKETS);
+        let mut ticket = tickets.load(Ordering::Relaxed);
+        loop {
+            // Acquire: the consumer's reads of the entry are done before it is written again.
+            if ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire)) >= capacity {
+                return false;
+            }
+            let next = ticket.wrapping_add(1);
+            match tickets.compare_exchange_weak(ticket, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(seen) => ticket = seen,
+            }
+        }
+        let entry = ENTRIES + (ticket & (capacity - 1)) as usize * ENTRY;
+        for (k, &x) in words.iter().enumerate() {
+            word(entries, entry + 8 * (k + 1)).store(x, Ordering::Relaxed);
+        }
+        word(entries, entry).store(ticket.wrapping_add(1), Ordering::Release);
+        true
+    }
+}
+
+/// # Safety
+/// `ring + offset` is valid and aligned for a u64 for as long as the result is used.
+unsafe fn word<'r>(ring: *mut u8, offset: usize) -> &'r AtomicU64 {
+    // SAFETY: the caller's promise.
+    unsafe { AtomicU64::from_ptr(ring.add(offset).cast()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::ring::PostedNotice;
+
+    #[test]
+    fn a_full_ring_refuses_and_an_emptied_one_takes_again_in_order() {
+        for capacity in [1, 4] {
+            let ring = Ring::new(capacity);
+            let queue = ring.queue(3);
+            assert_eq!(queue.capacity(), Some(capacity as u64));
+            let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
+            let signal = |value| Posted {
+                peer: 1,
+                target: 3,
+                span: None,
+                notice: Some(PostedNotice { slot: 7, value, parts: 1, credit: false }),
+            };
+            // SAFETY: the memory of a ring.
+            let put = |x: &Posted| unsafe { push(entries, tickets, capacity as u64, &x.words()) };
+            for lap in 0..3 {
+                for k in 0..capacity as u64 {
+                    assert!(put(&signal(lap * 4 + k)));
+                }
+                assert!(!put(&signal(99)));
+                for k in 0..capacity as u64 {
+                    assert_eq!(ring.pop(), Some(Ok(signal(lap * 4 + k))));
+                }
+                assert!(ring.is_empty());
+                assert_eq!(ring.pop(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_without_meaning_is_reported_and_does_not_block_the_ring() {
+        let ring = Ring::new(2);
+        let [entries, tickets] = [0, 1].map(|k: usize| ring.queue(0).memories[k].start().as_ptr());
+        // SAFETY: the memory of a ring.
+        assert!(unsafe { push(entries, tickets, 2, &[u64::MAX; WORDS]) });
+        assert_eq!(ring.pop(), Some(Err(BadEntry { head: u64::MAX })));
+        assert!(ring.is_empty());
+    }
+
+    #[test]
+    fn other_memory_is_no_ring() {
+        assert!(Ring::over(Memory::zeroed_shared(ENTRIES + 3 * ENTRY), Memory::zeroed_shared(TICKETS_BYTES)).is_none());
+        assert!(Ring::over(Memory::zeroed(ENTRIES + ENTRY), Memory::zeroed_shared(TICKETS_BYTES)).is_none());
+        assert!(Ring::over(Memory::zeroed_shared(ENTRIES + ENTRY), Memory::zeroed_shared(8)).is_none());
+        assert_eq!(Queue::from(&Memory::zeroed_shared(1024)).capacity(), None);
+    }
+}
