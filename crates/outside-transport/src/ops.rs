@@ -2,7 +2,7 @@
 
 use tilewire::hook::{AnyValue, Region, RoleCtx};
 use tilewire::ir::Type;
-use tilewire::schedule::{LoadStore, Reach, Span, Word};
+use tilewire::schedule::{LoadStore, Reach, Spans, Word};
 use tilewire::{Value, View};
 
 /// The ops of one kernel and one peer. Signals and packets go over the wire as they are; bytes wait in the outbox.
@@ -31,12 +31,14 @@ impl<'t> Reach<'t> for Outbox<'t> {
         self.wire.get(offset, ty)
     }
 
-    fn deliver(&self, r: &RoleCtx<'t>, span: Span<'t>, word: Word<'t>, x: Value<'t, u64>) {
-        r.each(span.bytes, |i| {
-            let at = span.offset + i;
-            self.wire.put(at, self.outbox.get_any(0, at, Type::U8));
-        });
-        self.wire.deliver(r, span, word, x);
+    fn deliver(&self, r: &RoleCtx<'t>, spans: Spans<'_, 't>, word: Word<'t>, x: Value<'t, u64>) {
+        for span in spans() {
+            r.each(span.bytes, |i| {
+                let at = span.offset + i;
+                self.wire.put(at, self.outbox.get_any(0, at, Type::U8));
+            });
+        }
+        self.wire.deliver(r, spans, word, x);
     }
 
     fn signal(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
@@ -65,5 +67,9 @@ impl<'t> Reach<'t> for Outbox<'t> {
 
     fn starts(&self) -> View<'t, u64> {
         self.wire.starts()
+    }
+
+    fn is_dense(&self) -> bool {
+        true // so that the spans of a delivery are what was put
     }
 }

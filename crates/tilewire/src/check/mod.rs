@@ -174,7 +174,7 @@ pub use eval::{Awaited, Blocked, BulkTiming, ElementOrder, Instance, InstanceOpt
 pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, World};
 pub use model::Conflict;
 pub use mutation::{Mutant, Mutation};
-pub use network::{AtOnce, Descriptor, Network};
+pub use network::{Arrivals, AtOnce, Descriptor, Network, NetworkNotice, NetworkSpan};
 pub use observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet, Unobserved, Wanted};
 pub use report::{Certainty, Event, Fault, Found, Moment, Report, Waiter};
 pub use residency::{BlockNeeds, DeviceLimits, NotResident, Residence, Scarce, blocks_per_multiprocessor, co_resident};

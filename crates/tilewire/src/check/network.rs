@@ -48,8 +48,9 @@ pub struct NetworkNotice {
     pub credit: bool,
 }
 
-/// By slot: the value of the delivery under way, and how many of its parts have arrived.
-type Arrivals = HashMap<(MemoryId, u64), (u64, u8)>;
+/// Deliveries of which some parts have arrived. By slot: the value, and how many parts.
+#[derive(Clone, Default, Debug)]
+pub struct Arrivals(HashMap<(MemoryId, u64), (u64, u8)>);
 
 impl Descriptor {
     /// Carries out the descriptor. A notice for a slot whose last delivery is not complete is held: here for ever,
@@ -65,7 +66,7 @@ impl Descriptor {
             memories.bytes_mut(to.0)[to.1 as usize..][..bytes as usize].copy_from_slice(&data);
         }
         let Some(NetworkNotice { slot, value, operation, parts, credit }) = self.notice else { return };
-        let (awaited, arrived) = arrivals.entry((slot.memory, slot.byte)).or_insert((value, 0));
+        let (awaited, arrived) = arrivals.0.entry((slot.memory, slot.byte)).or_insert((value, 0));
         if *awaited != value {
             return;
         }
@@ -73,7 +74,7 @@ impl Descriptor {
         if *arrived < parts {
             return;
         }
-        arrivals.remove(&(slot.memory, slot.byte));
+        arrivals.0.remove(&(slot.memory, slot.byte));
         let before = memories.read(slot.memory, slot.byte, 8);
         let (before, word) = match operation {
             Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),

@@ -18,8 +18,8 @@
 //!   63 ── 59 │ 58: credit │ 57: has a notice │ 56: has bytes │ 55 ── parts ── 48 │ 47 ── target ── 32 │ 31 ── peer ── 0
 //! ```
 
-/// The most posts that make up one delivery: the wire has 2 bits for the number.
-pub const MAX_PARTS: u8 = 4;
+/// The most posts that make up one delivery. The wire has room for 4, and one may be needed for a large value.
+pub const MAX_PARTS: u8 = 3;
 
 /// Byte of the entries' memory with the number of entries that the proxy is done with.
 pub const TAKEN: usize = 0;
@@ -140,10 +140,11 @@ mod tests {
     #[test]
     fn a_head_that_no_producer_writes_is_refused() {
         let of = |flags: u64, parts: u64| Posted::of_words([flags << 56 | parts << 48 | 7, 0, 0, 0, 0, 0]).is_some();
-        let legal = [(1, 0), (2, 1), (3, 1), (3, 4), (6, 1)];
+        let legal = [(1, 0), (2, 1), (6, 1)];
         for flags in 0..16 {
             for parts in 0..8 {
-                let expected = legal.contains(&(flags, parts)) || flags == 3 && (1..=4).contains(&parts);
+                let expected =
+                    legal.contains(&(flags, parts)) || flags == 3 && (1..=u64::from(MAX_PARTS)).contains(&parts);
                 assert_eq!(of(flags, parts), expected, "flags {flags}, {parts} parts");
             }
         }

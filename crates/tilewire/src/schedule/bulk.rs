@@ -186,8 +186,12 @@ pub(crate) fn send_bulk_any<'t>(
     }
     let (first, by) = pipeline.turns();
     let stages = Stages::new(r, plan, packing, by);
-    let bytes = r.constant(packing.bytes().min(plan.staged.slot_bytes) as i64);
     let behind = by * plan.behind() as i64;
+    // The slot of an earlier step, whose copies are complete.
+    let filled = |step: Value<'t, i64>| {
+        let spans = |base| packing.spans(base, tiling.tile_here(r, step).positions());
+        pipeline.filled(&pipeline.at(step).slot, &spans);
+    };
     let steps = tiling.for_turns(r, Some((first, by)), |step, tile| {
         let at = pipeline.at(step);
         let region = stages.region(r, &at);
@@ -200,9 +204,9 @@ pub(crate) fn send_bulk_any<'t>(
         stages.put(r, peer, &tile, &at);
         stages.wait_oldest(r);
         if plan.stages == 1 {
-            pipeline.filled(&at.slot, bytes);
+            pipeline.filled(&at.slot, &|base| packing.spans(base, tile.positions()));
         } else {
-            r.if_(step.ge(behind), || pipeline.filled(&pipeline.at(step - behind).slot, bytes));
+            r.if_(step.ge(behind), || filled(step - behind));
         }
     });
     if plan.stages > 1 {
@@ -210,7 +214,7 @@ pub(crate) fn send_bulk_any<'t>(
         // This copy's steps from `steps - behind` on: the loop has announced the earlier ones.
         let announced = (steps - behind - first).max(0);
         let left = first + (announced + by - 1) / by * by;
-        r.for_step(left, steps, by, |step| pipeline.filled(&pipeline.at(step).slot, bytes));
+        r.for_step(left, steps, by, filled);
     }
     pipeline.end(steps);
 }

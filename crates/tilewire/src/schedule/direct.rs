@@ -53,7 +53,7 @@ pub(crate) fn send_direct_any<'t>(
     let first = block * part;
     let bytes = (r.constant(len) - first).max(0).min(part) * size;
     let span = Span { offset: first * size, bytes };
-    peer.deliver(r, span, Word::Done(block), next);
+    peer.deliver(r, &|| vec![span], Word::Done(block), next);
     counters.set(StartWord::Direct, next);
 }
 

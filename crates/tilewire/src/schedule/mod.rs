@@ -50,7 +50,7 @@ pub(crate) use staged::{recv_tiles_any, send_tiles_any};
 
 pub use packet::{Expected, PacketPlan, Sent, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
-pub use peer::{LoadStore, Peer, Reach, Span, Word};
+pub use peer::{LoadStore, Peer, Reach, Span, Spans, Word};
 
 pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};

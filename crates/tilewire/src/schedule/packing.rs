@@ -5,7 +5,7 @@
 //! ```
 //! The last of several parts may be shared by groups of neighbours (a scale). It is then stored once per group.
 
-use super::peer::Peer;
+use super::peer::{Peer, Span};
 use crate::hook::{self, Payload, Value};
 use crate::ir::Type;
 
@@ -87,6 +87,19 @@ impl Packing {
     /// Bytes of all parts.
     pub fn bytes(&self) -> usize {
         self.offset(self.types.len())
+    }
+
+    /// The bytes of a tile of `positions` positions without gaps, in a slot from byte `base` on: a span for each part.
+    pub(super) fn spans<'t>(&self, base: Value<'t, i64>, positions: Value<'t, i64>) -> Vec<Span<'t>> {
+        let span = |(part, ty): (usize, &Type)| {
+            let offset = self.offset(part) as i64;
+            let count = match self.sharers(part) {
+                1 => positions,
+                group => (positions + (group as i64 - 1)) / group as i64,
+            };
+            Span { offset: if offset == 0 { base } else { base + offset }, bytes: count * ty.size() as i64 }
+        };
+        self.types.iter().enumerate().map(span).collect()
     }
 
     /// Bytes of all parts, without the padding between them.

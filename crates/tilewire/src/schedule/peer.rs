@@ -26,9 +26,10 @@ pub trait Reach<'t> {
     /// Reads a value of type `ty` that the peer wrote here.
     fn get(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t>;
 
-    /// Lets the peer have the bytes of `span`, which this role has just put, and then sets `word` of the peer to `x`. A
-    /// load/store link has nothing to do for the bytes; a network starts moving them here.
-    fn deliver(&self, r: &RoleCtx<'t>, span: Span<'t>, word: Word<'t>, x: Value<'t, u64>);
+    /// Lets the peer have the bytes of all `spans`, which this role has just put, and then sets `word` of the peer to
+    /// `x`. A load/store link has nothing to do for the bytes, and does not ask for the spans. A network starts moving
+    /// them here. There are one to three spans.
+    fn deliver(&self, r: &RoleCtx<'t>, spans: Spans<'_, 't>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Sets `word` of the peer to `x`, after everything this role did before.
     fn signal(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
@@ -72,6 +73,12 @@ pub trait Reach<'t> {
     /// The memory that `put` writes or `get` reads, if it is memory of the kernel. Hooks see it as their region.
     fn region(&self) -> Option<Region<'t>> {
         None
+    }
+
+    /// True if tiles in slots have no gaps between their rows, so that a delivery is exactly what was put. The same for
+    /// all ranks of a transport.
+    fn is_dense(&self) -> bool {
+        false
     }
 }
 
@@ -130,8 +137,8 @@ impl<'t> Peer<'t> {
 
     /// As [`Reach::deliver`].
     #[track_caller]
-    pub fn deliver(&self, r: &RoleCtx<'t>, span: Span<'t>, word: Word<'t>, x: Value<'t, u64>) {
-        self.on(SourceLine::caller(), &mut |reach| reach.deliver(r, span, word, x));
+    pub fn deliver(&self, r: &RoleCtx<'t>, spans: Spans<'_, 't>, word: Word<'t>, x: Value<'t, u64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.deliver(r, spans, word, x));
     }
 
     /// As [`Reach::signal`].
@@ -194,11 +201,19 @@ impl<'t> Peer<'t> {
         self.reach.region()
     }
 
+    /// As [`Reach::is_dense`].
+    pub fn is_dense(&self) -> bool {
+        self.reach.is_dense()
+    }
+
     /// A call through a vtable loses the caller's line, so it is recorded beforehand.
     fn on(&self, at: SourceLine, call: &mut dyn FnMut(&dyn Reach<'t>)) {
         self.lines.on_behalf_of(at, &mut || call(&*self.reach));
     }
 }
+
+/// The bytes of a delivery, computed only where a link asks for them.
+pub type Spans<'s, 't> = &'s dyn Fn() -> Vec<Span<'t>>;
 
 /// Bytes of a sender's staging.
 #[derive(Clone, Copy)]
@@ -233,6 +248,7 @@ pub struct LoadStore<'t> {
     gives: Slots<'t>,
     takes: Slots<'t>,
     starts: View<'t, u64>,
+    dense: bool,
 }
 
 fn mapped(endpoint: &PeerEndpoint) -> &PeerMemory {
@@ -294,7 +310,13 @@ impl<'t> LoadStore<'t> {
             gives: slots(gives),
             takes: slots(takes),
             starts: k.buffer("starts", std::slice::from_ref(starts), Access::InOut).bank(0),
+            dense: false,
         }
+    }
+
+    /// The same peer in a world where tiles in slots have no gaps: see [`Reach::is_dense`].
+    pub fn dense(self) -> Self {
+        LoadStore { dense: true, ..self }
     }
 }
 
@@ -318,7 +340,7 @@ impl<'t> Reach<'t> for LoadStore<'t> {
         self.bytes.get_any(0, offset, ty)
     }
 
-    fn deliver(&self, r: &RoleCtx<'t>, _: Span<'t>, word: Word<'t>, x: Value<'t, u64>) {
+    fn deliver(&self, r: &RoleCtx<'t>, _: Spans<'_, 't>, word: Word<'t>, x: Value<'t, u64>) {
         self.signal(r, word, x);
     }
 
@@ -354,5 +376,9 @@ impl<'t> Reach<'t> for LoadStore<'t> {
 
     fn region(&self) -> Option<Region<'t>> {
         Some(self.bytes)
+    }
+
+    fn is_dense(&self) -> bool {
+        self.dense
     }
 }

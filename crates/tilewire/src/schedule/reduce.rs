@@ -45,7 +45,6 @@ pub fn reduce_tiles<'t>(
     combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
     let packing = Packing::new(types, tiling.tile_len());
-    let bytes = r.constant(packing.bytes().min(onward.slot_bytes) as i64);
     let receives: Vec<_> = from.iter().map(|ops| StagedRecv::begin(r, ops, plan)).collect();
     let sends: Vec<_> = to.iter().map(|ops| StagedSend::begin(r, ops, onward)).collect();
     let steps = tiling.for_tiles(r, |step, tile| {
@@ -61,7 +60,8 @@ pub fn reduce_tiles<'t>(
             }
         });
         receives.iter().zip(&full).for_each(|(receive, at)| receive.emptied(at));
-        sends.iter().zip(&free).for_each(|(send, at)| send.filled(at, bytes));
+        let spans = |base| packing.spans(base, tile.positions());
+        sends.iter().zip(&free).for_each(|(send, at)| send.filled(at, &spans));
     });
     receives.into_iter().for_each(|receive| receive.end(steps));
     sends.into_iter().for_each(|send| send.end(steps));

@@ -57,13 +57,13 @@ pub(crate) fn ring_gather_any<'t>(
     keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
 ) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
-    let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
     let rounds = ranks as i64 - 1;
     let tiles = tiling.for_tiles(r, |number, tile| {
         let first = number * rounds;
-        send.step(first, bytes, |to| {
-            tile.each(r, |spot| {
+        let spans = |base| packing.spans(base, tile.positions());
+        send.step(first, &spans, |to| {
+            tile.each_at(r, next, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 let regs = produce(&leg);
                 keep(0, &leg, regs);
@@ -74,7 +74,7 @@ pub(crate) fn ring_gather_any<'t>(
             let step = first + (round as i64 - 1);
             receive.step(step, |from| {
                 let pass = |to: Option<&super::SlotAt<'t>>| {
-                    tile.each(r, |spot| {
+                    tile.each_at(r, previous, |spot| {
                         let regs = packing.get(previous, from.offset, spot.index);
                         keep(round, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, regs);
                         if let Some(to) = to {
@@ -82,7 +82,7 @@ pub(crate) fn ring_gather_any<'t>(
                         }
                     });
                 };
-                if round + 1 == ranks { pass(None) } else { send.step(step + 1, bytes, |to| pass(Some(to))) }
+                if round + 1 == ranks { pass(None) } else { send.step(step + 1, &spans, |to| pass(Some(to))) }
             });
         }
     });
@@ -118,14 +118,14 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
     let Ring { next, previous, plan, tiling, ranks } = *ring;
     let RingReduce { partial, whole, contribute, combine, finish, keep, len, gathers } = *reduction;
     let [partial, whole] = [partial, whole].map(|types| Packing::new(types, tiling.tile_len()));
-    let bytes = |packing: Packing| r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
     let rounds = ranks as i64 - 1;
     let steps = if gathers { 2 * rounds } else { rounds };
     let tiles = tiling.for_tiles(r, |number, tile: Tile<'t>| {
         let first = number * steps;
         let of = |shard: usize| tile.within(r, len(shard));
-        send.step(first, bytes(partial), |to| {
+        let spans = |packing: Packing, shard: usize| move |base| packing.spans(base, of(shard).positions());
+        send.step(first, &spans(partial, 1), |to| {
             of(1).each(r, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 partial.put(next, to.offset, spot.index, contribute(1, &leg).into());
@@ -150,13 +150,13 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                     });
                 };
                 if shard > 0 {
-                    send.step(step + 1, bytes(partial), |to| {
+                    send.step(step + 1, &spans(partial, shard), |to| {
                         of(shard).each(r, |spot| {
                             partial.put(next, to.offset, spot.index, sum(spot, &leg(spot)).into());
                         });
                     });
                 } else if gathers {
-                    send.step(step + 1, bytes(whole), |to| complete(Some(to)));
+                    send.step(step + 1, &spans(whole, 0), |to| complete(Some(to)));
                 } else {
                     complete(None);
                 }
@@ -174,7 +174,11 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                         }
                     });
                 };
-                if shard + 1 == ranks { pass(None) } else { send.step(step + 1, bytes(whole), |to| pass(Some(to))) }
+                if shard + 1 == ranks {
+                    pass(None)
+                } else {
+                    send.step(step + 1, &spans(whole, shard), |to| pass(Some(to)))
+                }
             });
         }
     });

@@ -230,13 +230,18 @@ impl<'r, 't> StagedSend<'r, 't> {
         StagedSend { r, peer, plan, counters, block, start, reused }
     }
 
-    /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, and tells the
-    /// peer.
+    /// Step `step` of this launch: waits until its slot is free, lets `fill` put its bytes, and tells the peer. `spans`
+    /// says where the bytes lie in a slot that begins at a given byte.
     #[track_caller]
-    pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
+    pub fn step(
+        &self,
+        step: Value<'t, i64>,
+        spans: &dyn Fn(Value<'t, i64>) -> Vec<Span<'t>>,
+        fill: impl FnOnce(&SlotAt<'t>),
+    ) {
         let at = self.free(step);
         fill(&at);
-        self.filled(&at, bytes);
+        self.filled(&at, spans);
     }
 
     /// Step `step` of this launch.
@@ -276,10 +281,10 @@ impl<'r, 't> StagedSend<'r, 't> {
         at.slot
     }
 
-    /// The second half: tells the peer that `bytes` bytes are in the slot.
+    /// The second half: tells the peer that the slot is filled.
     #[track_caller]
-    pub fn filled(&self, at: &SlotAt<'t>, bytes: Value<'t, i64>) {
-        self.peer.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), at.next);
+    pub fn filled(&self, at: &SlotAt<'t>, spans: &dyn Fn(Value<'t, i64>) -> Vec<Span<'t>>) {
+        self.peer.deliver(self.r, &|| spans(at.offset), Word::Tail(at.number), at.next);
     }
 
     /// Ends the launch, which had `steps` steps.
@@ -408,11 +413,9 @@ pub(crate) fn send_tiles_any<'t>(
     produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
 ) {
     let pipeline = StagedSend::begin(r, peer, plan);
-    // The padding after the last part may not fit into the slot, and nobody reads it.
-    let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
-        pipeline.step(step, bytes, |at| {
-            tile.each(r, |spot| {
+        pipeline.step(step, &|base| packing.spans(base, tile.positions()), |at| {
+            tile.each_at(r, peer, |spot| {
                 let payload = produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, peer) });
                 packing.put(peer, at.offset, spot.index, payload);
             });
@@ -448,7 +451,7 @@ pub(crate) fn recv_tiles_any<'t>(
     let pipeline = StagedRecv::begin(r, peer, plan);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, |at| {
-            tile.each(r, |spot| {
+            tile.each_at(r, peer, |spot| {
                 let leg = Leg { spot, step, slot: Some(*at), region: at.region(r, peer) };
                 consume(&leg, packing.get(peer, at.offset, spot.index));
             });

@@ -9,6 +9,7 @@
 //! Both sides of a transfer have the same tiling, so step n of the sender is step n of the receiver.
 
 use super::counters::block_of;
+use super::peer::Peer;
 use crate::hook::{self, RoleCtx, Value};
 
 /// How the positions of a chunk are cut into tiles and dealt to blocks. The host computes these numbers; they are equal
@@ -281,6 +282,17 @@ impl<'t> Tile<'t> {
     #[track_caller]
     pub fn each(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {
         self.each_wide(r, None, body);
+    }
+
+    /// As `each`, numbering positions as the slots of a peer hold them: without gaps if it is dense.
+    #[track_caller]
+    pub(super) fn each_at(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, body: impl FnOnce(Spot<'t>)) {
+        if peer.is_dense() { self.each_dense(r, body) } else { self.each(r, body) }
+    }
+
+    /// Number of positions.
+    pub(super) fn positions(&self) -> Value<'t, i64> {
+        if self.tiling.shaped { self.rows * self.cols } else { self.cols }
     }
 
     /// As `each`, with positions numbered without gaps: rows of a tile at the edge are packed as densely as any others.

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 use tilewire::prelude::*;
+use tilewire::tensor::Ring;
 use tilewire::tensor::bytes_of;
-use tilewire::vm::{Prepared, Queue, Settings};
+use tilewire::vm::{Prepared, Settings};
 use tilewire::{LaunchError, PrepareError, Traced, check};
 
 fn prepare(traced: &Traced) -> Prepared {
@@ -94,8 +95,8 @@ fn memory_that_is_no_ring_is_refused_as_a_queue() {
 
 #[test]
 fn a_kernel_that_overwrites_a_ring_cannot_lead_its_consumer_astray() {
-    let queue = Queue::new(4);
-    let memory = queue.memory().clone();
+    let ring = Ring::new(4);
+    let memory = ring.entries().clone();
     let spoil = kernel("spoil", |k| {
         let words = k.buffer::<u64>("ring", std::slice::from_ref(&memory), tilewire::ir::Access::InOut);
         k.main(|r| {
@@ -106,7 +107,7 @@ fn a_kernel_that_overwrites_a_ring_cannot_lead_its_consumer_astray() {
         });
     });
     prepare(&spoil.unwrap()).run().unwrap();
-    assert_eq!(queue.pop(), None);
+    assert_eq!(ring.pop(), None);
 }
 
 #[test]

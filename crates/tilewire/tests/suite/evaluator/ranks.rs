@@ -2,8 +2,8 @@
 
 use super::{bytes, elements};
 use tilewire::check::{
-    self, Access as Touch, AccessKind, Actor, Bank, Binding, Bound, Descriptor, EvalError, Memories, MemoryId, Network,
-    Observer, Options, PeerRoute, SlotRef, SlotSet, Wanted, World,
+    self, Access as Touch, AccessKind, Actor, Arrivals, Bank, Binding, Bound, Descriptor, EvalError, Memories,
+    MemoryId, Network, Observer, Options, PeerRoute, SlotRef, SlotSet, Wanted, World,
 };
 use tilewire::ir::{Access, Inst, Kernel, Notice, Op, PostSpan, Special, Type};
 use tilewire::{Arg, Tensor};
@@ -62,7 +62,7 @@ fn posts_arrive_before_the_signal_posted_after_them() {
 
 /// Delivers nothing until everybody waits.
 #[derive(Default)]
-struct Lazy(Vec<Descriptor>);
+struct Lazy(Vec<Descriptor>, Arrivals);
 
 impl Network for Lazy {
     fn post(&mut self, descriptor: Descriptor, _: &mut Memories, _: &mut dyn Observer) {
@@ -72,7 +72,7 @@ impl Network for Lazy {
         if self.0.is_empty() {
             return false;
         }
-        self.0.remove(0).deliver(memories, observer);
+        self.0.remove(0).deliver(&mut self.1, memories, observer);
         true
     }
 }
