@@ -190,7 +190,7 @@ pub(crate) fn send_bulk_any<'t>(
     // The slot of an earlier step, whose copies are complete.
     let filled = |step: Value<'t, i64>| {
         let spans = |base| packing.spans(base, tiling.tile_here(r, step).positions());
-        pipeline.filled(&pipeline.at(step).slot, &spans);
+        pipeline.filled_in_parts(&pipeline.at(step).slot, &spans);
     };
     let steps = tiling.for_turns(r, Some((first, by)), |step, tile| {
         let at = pipeline.at(step);
@@ -204,7 +204,7 @@ pub(crate) fn send_bulk_any<'t>(
         stages.put(r, peer, &tile, &at);
         stages.wait_oldest(r);
         if plan.stages == 1 {
-            pipeline.filled(&at.slot, &|base| packing.spans(base, tile.positions()));
+            pipeline.filled_in_parts(&at.slot, &|base| packing.spans(base, tile.positions()));
         } else {
             r.if_(step.ge(behind), || filled(step - behind));
         }

@@ -61,7 +61,7 @@ pub fn reduce_tiles<'t>(
         });
         receives.iter().zip(&full).for_each(|(receive, at)| receive.emptied(at));
         let spans = |base| packing.spans(base, tile.positions());
-        sends.iter().zip(&free).for_each(|(send, at)| send.filled(at, &spans));
+        sends.iter().zip(&free).for_each(|(send, at)| send.filled_in_parts(at, &spans));
     });
     receives.into_iter().for_each(|receive| receive.end(steps));
     sends.into_iter().for_each(|send| send.end(steps));

@@ -62,7 +62,7 @@ pub(crate) fn ring_gather_any<'t>(
     let tiles = tiling.for_tiles(r, |number, tile| {
         let first = number * rounds;
         let spans = |base| packing.spans(base, tile.positions());
-        send.step(first, &spans, |to| {
+        send.step_in_parts(first, &spans, |to| {
             tile.each_at(r, next, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 let regs = produce(&leg);
@@ -82,7 +82,7 @@ pub(crate) fn ring_gather_any<'t>(
                         }
                     });
                 };
-                if round + 1 == ranks { pass(None) } else { send.step(step + 1, &spans, |to| pass(Some(to))) }
+                if round + 1 == ranks { pass(None) } else { send.step_in_parts(step + 1, &spans, |to| pass(Some(to))) }
             });
         }
     });
@@ -125,7 +125,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
         let first = number * steps;
         let of = |shard: usize| tile.within(r, len(shard));
         let spans = |packing: Packing, shard: usize| move |base| packing.spans(base, of(shard).positions());
-        send.step(first, &spans(partial, 1), |to| {
+        send.step_in_parts(first, &spans(partial, 1), |to| {
             of(1).each(r, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 partial.put(next, to.offset, spot.index, contribute(1, &leg).into());
@@ -150,13 +150,13 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                     });
                 };
                 if shard > 0 {
-                    send.step(step + 1, &spans(partial, shard), |to| {
+                    send.step_in_parts(step + 1, &spans(partial, shard), |to| {
                         of(shard).each(r, |spot| {
                             partial.put(next, to.offset, spot.index, sum(spot, &leg(spot)).into());
                         });
                     });
                 } else if gathers {
-                    send.step(step + 1, &spans(whole, 0), |to| complete(Some(to)));
+                    send.step_in_parts(step + 1, &spans(whole, 0), |to| complete(Some(to)));
                 } else {
                     complete(None);
                 }
@@ -177,7 +177,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 if shard + 1 == ranks {
                     pass(None)
                 } else {
-                    send.step(step + 1, &spans(whole, shard), |to| pass(Some(to)))
+                    send.step_in_parts(step + 1, &spans(whole, shard), |to| pass(Some(to)))
                 }
             });
         }

@@ -189,6 +189,9 @@ impl<'t> SlotAt<'t> {
     }
 }
 
+/// The bytes in a slot that begins at a given byte.
+pub(super) type SlotSpans<'s, 't> = &'s dyn Fn(Value<'t, i64>) -> Vec<Span<'t>>;
+
 /// The sending end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
 pub struct StagedSend<'r, 't> {
     r: &'r RoleCtx<'t>,
@@ -230,18 +233,20 @@ impl<'r, 't> StagedSend<'r, 't> {
         StagedSend { r, peer, plan, counters, block, start, reused }
     }
 
-    /// Step `step` of this launch: waits until its slot is free, lets `fill` put its bytes, and tells the peer. `spans`
-    /// says where the bytes lie in a slot that begins at a given byte.
+    /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, and tells the
+    /// peer.
     #[track_caller]
-    pub fn step(
-        &self,
-        step: Value<'t, i64>,
-        spans: &dyn Fn(Value<'t, i64>) -> Vec<Span<'t>>,
-        fill: impl FnOnce(&SlotAt<'t>),
-    ) {
+    pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
+        self.step_in_parts(step, &|offset| vec![Span { offset, bytes }], fill);
+    }
+
+    /// As [`step`](Self::step), for bytes that do not lie together: `spans` says where they are, for a slot that begins
+    /// at a given byte.
+    #[track_caller]
+    pub(super) fn step_in_parts(&self, step: Value<'t, i64>, spans: SlotSpans<'_, 't>, fill: impl FnOnce(&SlotAt<'t>)) {
         let at = self.free(step);
         fill(&at);
-        self.filled(&at, spans);
+        self.filled_in_parts(&at, spans);
     }
 
     /// Step `step` of this launch.
@@ -281,9 +286,15 @@ impl<'r, 't> StagedSend<'r, 't> {
         at.slot
     }
 
-    /// The second half: tells the peer that the slot is filled.
+    /// The second half: tells the peer that `bytes` bytes are in the slot.
     #[track_caller]
-    pub fn filled(&self, at: &SlotAt<'t>, spans: &dyn Fn(Value<'t, i64>) -> Vec<Span<'t>>) {
+    pub fn filled(&self, at: &SlotAt<'t>, bytes: Value<'t, i64>) {
+        self.filled_in_parts(at, &|offset| vec![Span { offset, bytes }]);
+    }
+
+    /// As [`filled`](Self::filled), for bytes that do not lie together.
+    #[track_caller]
+    pub(super) fn filled_in_parts(&self, at: &SlotAt<'t>, spans: SlotSpans<'_, 't>) {
         self.peer.deliver(self.r, &|| spans(at.offset), Word::Tail(at.number), at.next);
     }
 
@@ -414,7 +425,7 @@ pub(crate) fn send_tiles_any<'t>(
 ) {
     let pipeline = StagedSend::begin(r, peer, plan);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
-        pipeline.step(step, &|base| packing.spans(base, tile.positions()), |at| {
+        pipeline.step_in_parts(step, &|base| packing.spans(base, tile.positions()), |at| {
             tile.each_at(r, peer, |spot| {
                 let payload = produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, peer) });
                 packing.put(peer, at.offset, spot.index, payload);

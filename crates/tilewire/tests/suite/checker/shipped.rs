@@ -113,8 +113,8 @@ impl Sources {
         // Most specific first: a credit is a signal, a packet is put.
         let words: [(&str, &[&str]); 12] = [
             ("signal_credit", &["credit(", "emptied(", "pipeline.step(", "receive.step("]),
-            ("signal", &["signal(", "filled(", "pipeline.step(", "send.step(", "send_direct", "recv_direct"]),
-            ("wait", &["wait(", "free(", "wait_filled(", "arrived(", ".step(", "send_direct", "recv_direct"]),
+            ("signal", &["signal(", "filled", "pipeline.step", "send.step", "send_direct", "recv_direct"]),
+            ("wait", &["wait(", "free(", "wait_filled(", "arrived(", ".step", "send_direct", "recv_direct"]),
             ("bulk_copy", &["stages.put(", "stages.get("]),
             ("packet_put", &["packet_put("]),
             ("packet_get", &["packet_get("]),
