@@ -4,11 +4,11 @@
 use super::call::Call;
 use super::error::{Mismatch, RunError};
 use super::hooks::Hooks;
-use super::itinerary::{Itinerary, Work};
+use super::itinerary::{Itinerary, Leg, Work};
 use crate::link::Transport;
 use crate::schedule::Tiling;
 use crate::transport::layout::Side;
-use crate::transport::{AbortCode, Cause, Door, Pairing, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{AbortCode, Cause, Door, LinkKind, Pairing, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
 /// A rank's description of its transfer or collective: names and values, in order.
@@ -21,11 +21,7 @@ impl Card {
         let types: Vec<String> = hooks.types.iter().map(ToString::to_string).collect();
         let shape = hooks.output_shape.as_ref();
         let shape = shape.map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
-        let (slot_bytes, depth) = match protocol {
-            Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => (slot_bytes, depth),
-            _ => (0, 0),
-        };
-        Card(vec![
+        let mut card = Card(vec![
             ("the collective", plan.operation.agreement()),
             ("the number of elements", tiling.len().to_string()),
             ("the element types on the wire", types.join(" and ")),
@@ -35,12 +31,47 @@ impl Card {
             // Unless the user sets them, the entries from here on follow from those above. If ranks differ in both
             // groups, the difference above is the one to report.
             ("the algorithm", way.to_string()),
-            ("the protocol", protocol.to_string()),
-            ("the number of blocks", tiling.blocks().to_string()),
-            ("the bytes of a slot", slot_bytes.to_string()),
-            ("the depth", depth.to_string()),
-            ("the tile", format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols())),
-        ])
+        ]);
+        card.0.extend(Card::WAY.into_iter().zip(Card::way(protocol, tiling)));
+        card
+    }
+
+    /// The entries of how a chunk travels, and those for peers across a network where there are both kinds.
+    const WAY: [&'static str; 5] =
+        ["the protocol", "the number of blocks", "the bytes of a slot", "the depth", "the tile"];
+    const FAR_WAY: [&'static str; 5] = [
+        "the protocol to far peers",
+        "the number of blocks for far peers",
+        "the bytes of a slot for far peers",
+        "the depth for far peers",
+        "the tile for far peers",
+    ];
+    /// The value of an entry that a rank has nothing to say about: it agrees with every other.
+    const ANY: &'static str = "-";
+
+    fn way(protocol: Protocol, tiling: &Tiling) -> [String; 5] {
+        let (slot_bytes, depth) = match protocol {
+            Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => (slot_bytes, depth),
+            _ => (0, 0),
+        };
+        [
+            protocol.to_string(),
+            tiling.blocks().to_string(),
+            slot_bytes.to_string(),
+            depth.to_string(),
+            format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols()),
+        ]
+    }
+
+    /// In a world with near and far peers, the ways to both. A rank may have only one kind.
+    fn with_ways(mut self, near: Option<&Leg>, far: Option<&Leg>) -> Card {
+        let way = |leg: Option<&Leg>| {
+            leg.map_or([Card::ANY; 5].map(str::to_string), |leg| Card::way(leg.protocol, &leg.tiling))
+        };
+        self.0.retain(|(what, _)| !Card::WAY.contains(what));
+        self.0.extend(Card::WAY.into_iter().zip(way(near)));
+        self.0.extend(Card::FAR_WAY.into_iter().zip(way(far)));
+        self
     }
 
     /// Adds a hash of the hooks, if the ranks must have the same ones.
@@ -64,7 +95,7 @@ impl Card {
         let there = lines.next().filter(|line| !line.is_empty()).unwrap_or("a call that it does not name");
         for (what, mine) in &self.0 {
             let theirs = lines.next().unwrap_or("nothing");
-            if mine != theirs {
+            if mine != theirs && ![mine, theirs].contains(&Card::ANY) {
                 let (mine, theirs) = (mine.clone(), theirs.to_string());
                 let calls = [call, there].map(str::to_string);
                 return Err(Box::new(Mismatch { rank, peer, what: what.to_string(), mine, theirs, calls }));
@@ -91,15 +122,23 @@ impl Cards {
         match &plan.work {
             Work::Map { .. } => Cards::Nothing,
             Work::Legs(legs) => {
-                let mut of_legs = legs.all().map(|leg| {
-                    let pairing = if leg.side == Side::Send { Pairing::Send } else { Pairing::Receive };
-                    (pairing, leg.peer, card(plan.algorithm.name(), leg.protocol, &leg.tiling))
-                });
-                // In a collective, all chunks are alike.
-                match plan.operation.is_collective() {
-                    true => of_legs.next().map_or(Cards::Nothing, |(.., card)| Cards::All(card)),
-                    false => Cards::Pairs(of_legs.collect()),
+                let of_leg = |leg: &Leg| Card::of(plan, hooks, plan.algorithm.name(), leg.protocol, &leg.tiling);
+                if !plan.operation.is_collective() {
+                    let pairing = |leg: &Leg| if leg.side == Side::Send { Pairing::Send } else { Pairing::Receive };
+                    let pair = |leg: &Leg| (pairing(leg), leg.peer, of_leg(leg).with_hooks(hash));
+                    return Cards::Pairs(legs.all().map(pair).collect());
                 }
+                // In a collective, all chunks over one kind of link are alike.
+                let of_kind = |is_far: bool| {
+                    let mut to_peers = legs.rounds.iter().flatten().flatten();
+                    to_peers.find(|leg| (leg.link.kind == LinkKind::Fabric) == is_far)
+                };
+                let Some(first) = legs.all().next() else { return Cards::Nothing };
+                let card = match plan.facts.has_far {
+                    true => of_leg(first).with_ways(of_kind(false), of_kind(true)),
+                    false => of_leg(first),
+                };
+                Cards::All(card.with_hooks(hash))
             }
             Work::Shards(of) => {
                 // A waiting lane stalls its whole warp, so every rank must use the same number of warps here.

@@ -15,8 +15,10 @@ use crate::vm::Processor;
 pub(super) struct WorldFacts {
     pub ranks: usize,
     pub machine: Machine,
-    /// True if all ranks reach each other through the memory of one host.
+    /// True if all ranks reach each other through the memory of one host, or are threads of hosts.
     pub in_memory: bool,
+    /// True if some ranks reach each other by posts.
+    pub has_far: bool,
     /// Number of copies of a role that share the steps of a leg.
     pub copies: u32,
 }
@@ -49,8 +51,12 @@ impl WorldFacts {
             Some(seat) => Machine::of(seat.stream.device(), seat.sharers.max(1) as usize),
             None => Machine::Cpu(Processor::here()),
         };
-        let in_memory = Rank::all(ranks).all(|rank| rank == me || link.link(rank).kind == LinkKind::Shm);
-        WorldFacts { ranks, machine, in_memory, copies: link.copies() }
+        // Posts leave a processor's threads as they are: one thread still runs all roles.
+        let on_host = link.seat().is_none();
+        let is_memory = |kind: LinkKind| kind == LinkKind::Shm || on_host && kind == LinkKind::Fabric;
+        let in_memory = Rank::all(ranks).all(|rank| rank == me || is_memory(link.link(rank).kind));
+        let has_far = Rank::all(ranks).any(|rank| link.link(rank).kind == LinkKind::Fabric);
+        WorldFacts { ranks, machine, in_memory, has_far, copies: link.copies() }
     }
 
     pub(super) fn on_gpu(&self) -> bool {

@@ -7,7 +7,8 @@ use crate::cuda::{self, CudaError, Seat};
 use crate::hook::Traced;
 use crate::ir::{Kernel, SourceLine, simplify, verify};
 use crate::link::Transport;
-use crate::transport::{Abort, AbortCode, Cause, Door, Rank, TransferError, Verdict};
+use crate::transport::proxy::Proxy;
+use crate::transport::{Abort, AbortCode, Cause, Deadline, Door, Rank, TransferError, TransportError, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -167,9 +168,25 @@ impl<'l> Launch<'l> {
             return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
         }
         match &mut self.engine {
-            Engine::Cpu(prepared) => prepared.run_through().map_err(|error| self.failed(error.into())),
+            Engine::Cpu(prepared) => match prepared.run_through() {
+                Ok(()) => self.drain(),
+                Err(error) => Err(self.failed(error.into())),
+            },
             Engine::Gpu(launch) => launch.start().map_err(|error| self.failed(error.into())),
         }
+    }
+
+    /// Waits until everything that the launch posted is delivered.
+    fn drain(&self) -> Result<(), RunError> {
+        for proxy in self.proxies() {
+            let deadline = self.deadline.map_or(Deadline::never(), Deadline::after);
+            proxy.drain(deadline).map_err(|error| self.failed(TransportError::from(error).into()))?;
+        }
+        Ok(())
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &Arc<Proxy>> {
+        self.hosts.iter().filter_map(|host| host.door()?.proxy())
     }
 
     /// Waits until all launches have ended, and reports how they ended. On the CPU they already have.
@@ -203,6 +220,9 @@ impl<'l> Launch<'l> {
     fn failed(&self, mut error: RunError) -> RunError {
         let Some(first) = self.hosts.first() else { return error };
         let own = |code| Cause { code, rank: first.rank().index(), reason: 0 };
+        if let Some(stopped) = self.proxies().find_map(|proxy| proxy.error()) {
+            error = TransportError::from(stopped.clone()).into();
+        }
         let late = self.late(&error);
         // This must come after reading the status lines. A rank whose launch failed still shows as waiting until it has
         // set the abort words. So if its line (acquire) was already gone, the cause is visible here, and `late` may be

@@ -45,7 +45,7 @@ pub(super) fn plan(request: &Request<'_, '_>) -> Result<Itinerary, RunError> {
         let what = "the input of a map without produce hook";
         faults.push((hooks.at.clone(), MisuseKind::Length { what, is, must }));
     }
-    let facts = WorldFacts { ranks: 1, machine, in_memory: true, copies: 1 };
+    let facts = WorldFacts { ranks: 1, machine, in_memory: true, has_far: false, copies: 1 };
     Ok(Itinerary { faults, ..Itinerary::of(request, facts, out.len(), Work::Map { blocks, share }) })
 }
 

@@ -66,6 +66,11 @@ impl<'l> PreparedExchange<'l> {
                     }
                 }
             }
+            if let Arg::Queue(queue) = arg
+                && let Some(between) = queue.entries().between()
+            {
+                *queue = queue.clone().for_operation(operation(between));
+            }
         }
         let launch = Launch::with(&[link], traced, options, call)?;
         let cards = match cards {

@@ -17,7 +17,7 @@ use crate::ir::Type;
 use crate::link::Transport;
 use crate::schedule::{Tiling, swapped};
 use crate::tensor::Memory;
-use crate::transport::{Protocol, Rank, TransferError};
+use crate::transport::{LinkKind, Protocol, Rank, TransferError};
 use crate::vm::Traffic;
 use std::ops::Range;
 
@@ -77,9 +77,13 @@ impl<'p> Planner<'p, '_, '_> {
         if self.kind == Kind::AllReduce { 1 } else { self.facts.ranks }
     }
 
-    /// One peer, which stands for all of them, since all links are alike.
+    /// One peer, which stands for all of them: a far one if there is one, since far links can do less. Every rank of a
+    /// world with far peers has one, so all ranks decide alike.
     fn peer(&self) -> Option<Rank> {
-        (self.facts.ranks > 1).then(|| self.link.rank().after(1, self.facts.ranks))
+        let (me, ranks) = (self.link.rank(), self.facts.ranks);
+        let mut others = (1..ranks).map(|distance| me.after(distance, ranks));
+        let is_far = |&peer: &Rank| self.link.link(peer).kind == LinkKind::Fabric;
+        others.clone().find(is_far).or(others.next())
     }
 
     /// The positions of each shard; the first is the longest.
@@ -228,6 +232,8 @@ impl<'p> Planner<'p, '_, '_> {
     fn reached(&self) -> Result<Option<(&'p WindowOf, Option<&'p WindowOf>)>, TransferError> {
         let Request { windows, hooks, config, inp, out, .. } = self.request;
         match self.message().knobs(self.link).primitive {
+            // Windows of far peers cannot be read: everything goes through staging.
+            _ if self.facts.has_far => return Ok(None),
             Some(Primitive::Direct) => {}
             None if !windows.is_empty() => {}
             _ => return Ok(None),

@@ -9,7 +9,7 @@ use super::launch::judged;
 use crate::ir::Type;
 use crate::link::{Transport, check_transfer};
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
-use crate::transport::{LinkShape, Protocol, Rank, Transfer, TransferError};
+use crate::transport::{LinkKind, LinkShape, Protocol, Rank, Transfer, TransferError};
 
 /// A message between two ranks.
 #[derive(Clone, Copy)]
@@ -51,7 +51,15 @@ impl Message<'_> {
     pub(super) fn settle(&self, link: &dyn Transport, facts: &WorldFacts) -> Result<(Way, Tiling), RunError> {
         let Message { peer, types, len, last_per, only, at_once, consumed, window_bytes, .. } = *self;
         let (said, over) = (self.knobs(link), self.over(link));
-        let knobs = Knobs { primitive: said.primitive.or(only.map(|(way, _)| way)), ..said };
+        // Posts carry whole slots: packets and windows are for peers whose memory is mapped. A plan that has no other way
+        // is refused below.
+        let is_posted = over.kind == LinkKind::Fabric;
+        let may = |primitive: Primitive| match primitive {
+            Primitive::Packet | Primitive::Direct if is_posted => Primitive::Staged,
+            primitive => primitive,
+        };
+        let window_bytes = window_bytes.filter(|_| !is_posted);
+        let knobs = Knobs { primitive: said.primitive.map(may).or(only.map(|(way, _)| way)), ..said };
         let decide = |knobs: Knobs| knobs.decide(facts, &over, types, (len, last_per), window_bytes, at_once);
         let cut = |way: &Way| way.tiling(len, self.shape, &knobs);
         let mut way = decide(knobs);

@@ -5,6 +5,7 @@
 
 use super::call::Call;
 use crate::link::Transport;
+use crate::transport::proxy::Proxy;
 use crate::transport::{Abort, AbortCode, Cause, Departures, Door, Doorbell, SegmentSet, Status, WaitKind};
 use crate::vm::{Awaited, Bell, WaitHost, Waits};
 use std::ops::Range;
@@ -105,6 +106,8 @@ struct SegmentWaits {
     places: Vec<Range<usize>>,
     leaving: Vec<Leaving>,
     told: Option<Told>,
+    /// They carry what this rank posts, and move the slots it waits for.
+    proxies: Vec<Arc<Proxy>>,
 }
 
 impl SegmentWaits {
@@ -121,6 +124,7 @@ impl SegmentWaits {
             places: ranks().map(|(_, place)| place.clone()).collect(),
             leaving: Vec::new(),
             told: None,
+            proxies: doors.iter().filter_map(|door| door.proxy().cloned()).collect(),
         }
     }
 }
@@ -164,12 +168,22 @@ impl WaitHost for SegmentWaits {
         }
     }
 
+    #[inline]
+    fn progress(&self) -> bool {
+        self.proxies.iter().fold(false, |any, proxy| proxy.step() || any)
+    }
+
     fn explain(&self, word: u64) -> String {
         Cause::from_word(word).map_or_else(|| "of an abort without a cause".to_string(), |cause| cause.to_string())
     }
 
     fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool {
         let timeout = if self.aborts.len() == 1 { timeout } else { timeout.min(Self::NAP) };
+        // A carrier rings this bell when something arrives, which is then still to be taken.
+        let ready = || {
+            self.progress();
+            ready()
+        };
         self.doorbells[self.own].sleep(ready, timeout)
     }
 

@@ -92,6 +92,14 @@ impl Purpose {
         }
     }
 
+    /// The transfer in the other direction.
+    pub fn turned(self) -> Purpose {
+        match self {
+            Purpose::Transfer { part, from, to } => Purpose::Transfer { part, from: to, to: from },
+            other => other,
+        }
+    }
+
     /// True if its words or flags carry the number of the launch's operation: see [`matching`](super::matching).
     pub fn is_matched(self) -> bool {
         let matched = |part| matches!(part, Part::Packets | Part::Tail | Part::Ready | Part::Done);

@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::window::{WindowCall, WindowParts};
-use super::{ShmTransport, Transport};
+use super::{MeshTransport, ShmTransport, Transport};
 use crate::cuda::Seat;
 use crate::hook::Block;
 use crate::schedule::Peer;
@@ -42,6 +42,12 @@ impl AnyTransport {
 
 impl From<ShmTransport> for AnyTransport {
     fn from(transport: ShmTransport) -> Self {
+        AnyTransport::new(transport)
+    }
+}
+
+impl From<MeshTransport> for AnyTransport {
+    fn from(transport: MeshTransport) -> Self {
         AnyTransport::new(transport)
     }
 }

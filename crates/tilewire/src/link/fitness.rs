@@ -5,7 +5,7 @@
 use super::Transport;
 use crate::tensor::Memory;
 use crate::transport::layout::{PACKET, PACKET_DEPTH};
-use crate::transport::{Protocol, Transfer, TransferError, check_slots};
+use crate::transport::{LinkKind, Protocol, Transfer, TransferError, check_slots};
 
 /// Checks that this transport can do this transfer with these buffers (input or output, whichever the caller has).
 ///
@@ -54,6 +54,10 @@ pub fn check_transfer(
         return Err(TransferError::Unreachable { rank, peer });
     }
     let shape = transport.link(peer);
+    if shape.kind == LinkKind::Fabric && matches!(protocol, Protocol::Packet | Protocol::Direct { .. }) {
+        let why = "the peer is reached by posts, which carry whole slots: use staged, or leave the primitive out";
+        return Err(TransferError::Unable { protocol, why });
+    }
     let max = shape.max_blocks;
     if blocks == 0 || blocks > max {
         return Err(TransferError::Blocks { blocks, max });

@@ -17,6 +17,7 @@
 //! | `contract.rs` | [`Transport`], the trait; [`Tensors`]: memory for its kernels |
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
+//! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |
@@ -30,6 +31,7 @@ mod default_sizes;
 mod fitness;
 #[cfg(feature = "cuda")]
 mod gpu_memory;
+mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod shm;
@@ -38,6 +40,7 @@ mod window;
 pub use any::AnyTransport;
 pub use contract::{Tensors, Transport};
 pub use fitness::check_transfer;
+pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};

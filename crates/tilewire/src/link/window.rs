@@ -61,6 +61,15 @@ pub struct WindowParts {
     pub peers: Vec<Option<Memory>>,
 }
 
+impl WindowParts {
+    /// The same window where some ranks are out of reach.
+    pub(super) fn without(mut self, is_out_of_reach: impl Fn(Rank) -> bool) -> WindowParts {
+        let ranks = Rank::all(self.peers.len());
+        self.peers.iter_mut().zip(ranks).filter(|(_, rank)| is_out_of_reach(*rank)).for_each(|(peer, _)| *peer = None);
+        self
+    }
+}
+
 /// The number of the next window of this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 

@@ -18,6 +18,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `peer.rs` | [`Peer`]: what reaches a peer; [`Reach`]: how a transport does it; [`LoadStore`]: by loads and stores |
+//! | `posted.rs` | [`PostedReach`]: by posts to a network proxy |
 //! | `tiling.rs` | [`Tiling`]: a chunk cut into tiles, dealt to blocks; [`Spot`]: one element of one |
 //! | `packing.rs` | [`Packing`]: where the parts of an element lie in a slot |
 //! | `counters.rs` | the counters a role keeps across launches |
@@ -35,6 +36,7 @@ mod direct;
 mod packet;
 mod packing;
 mod peer;
+mod posted;
 mod reduce;
 mod ring;
 mod staged;
@@ -51,6 +53,7 @@ pub(crate) use staged::{recv_tiles_any, send_tiles_any};
 pub use packet::{Expected, PacketPlan, Sent, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
 pub use peer::{LoadStore, Peer, Reach, Span, Spans, Word};
+pub use posted::PostedReach;
 
 pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};

@@ -321,7 +321,7 @@ impl<'t> LoadStore<'t> {
 }
 
 impl<'t> Word<'t> {
-    fn index(self) -> Value<'t, i64> {
+    pub(super) fn index(self) -> Value<'t, i64> {
         let (Word::Tail(k) | Word::Head(k) | Word::PacketHead(k) | Word::Ready(k) | Word::Done(k)) = self;
         k
     }

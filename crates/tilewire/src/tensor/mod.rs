@@ -21,6 +21,8 @@ pub(crate) use ring::push;
 pub use ring::{BadEntry, Queue, Ring};
 // Element types and purposes of memory, for folders that see tensors but no kernels.
 #[doc(no_inline)]
+pub(crate) use crate::ir::matching::COUNT_SHIFT;
+pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
 use crate::ir::scalar::AnyBits;

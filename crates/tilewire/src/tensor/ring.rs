@@ -1,6 +1,7 @@
 //! The memory of a descriptor ring: many producers (blocks and roles of kernels), one consumer (the network proxy). Its
 //! layout and rules are those of [`ir::ring`](crate::ir::ring).
 
+use super::Purpose;
 use super::memory::Memory;
 use crate::ir::ring::{ENTRIES, ENTRY, Posted, TAKEN, TICKETS, TICKETS_BYTES, WORDS, entries_bytes};
 use crate::sync::{AtomicU64, Ordering};
@@ -105,9 +106,17 @@ impl Queue {
         self.target
     }
 
-    /// The same queue with memory of another purpose or operation.
-    pub(crate) fn map_memory(self, f: impl Fn(Memory) -> Memory) -> Queue {
-        Queue { memories: self.memories.map(f), ..self }
+    /// The same queue for notices of this purpose.
+    pub fn for_purpose(self, purpose: Purpose) -> Queue {
+        Queue { memories: self.memories.map(|memory| memory.for_purpose(purpose)), ..self }
+    }
+
+    /// The same queue for notices that carry this operation, if they carry one.
+    ///
+    /// # Panics
+    /// As [`Memory::for_operation`].
+    pub fn for_operation(self, operation: u16) -> Queue {
+        Queue { memories: self.memories.map(|memory| memory.for_operation(operation)), ..self }
     }
 
     /// True if both name the same ring and region.

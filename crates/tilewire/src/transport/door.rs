@@ -4,9 +4,11 @@
 use super::abort::{Abort, Cause};
 use super::departures::Departures;
 use super::doorbell::Doorbell;
+use super::proxy::Proxy;
 use super::segment::SegmentSet;
 use super::status::Status;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A rank's abort word and doorbell, and what it knows about the ranks whose memory is mapped here: whose doorbell to
@@ -18,6 +20,7 @@ pub struct Door {
     departures: Option<Departures>,
     status: Option<Status>,
     deadline: Option<Duration>,
+    proxy: Option<Arc<Proxy>>,
 }
 
 /// A rank whose segment is mapped here.
@@ -56,7 +59,18 @@ impl Door {
             departures: None,
             status: None,
             deadline: Some(Duration::from_secs(30)),
+            proxy: None,
         }
+    }
+
+    /// With a proxy that this rank's waits drive.
+    pub(crate) fn with_proxy(self, proxy: Arc<Proxy>) -> Door {
+        Door { proxy: Some(proxy), ..self }
+    }
+
+    /// The proxy that carries this rank's posts, if there is one.
+    pub fn proxy(&self) -> Option<&Arc<Proxy>> {
+        self.proxy.as_ref()
     }
 
     /// Sets the deadline for waits; `None`: they last as long as it takes.

@@ -4,7 +4,7 @@
 
 use super::layout::{Geometry, LINE, Layout, block_share};
 use super::rank::Rank;
-use crate::tensor::{Between, Memory, Part, Purpose};
+use crate::tensor::{Between, Memory, Part, Purpose, Queue};
 use std::fmt;
 use std::ops::Range;
 
@@ -110,7 +110,7 @@ pub struct PeerEndpoint {
 pub enum There {
     /// By loads and stores: the peer's memory is mapped here.
     Mapped(PeerMemory),
-    /// By posting: a proxy carries the contents of an outbox. No transport provides this yet.
+    /// By posting: a proxy carries the contents of an outbox.
     Posted(PostedPeer),
 }
 
@@ -128,12 +128,40 @@ pub struct PeerMemory {
 /// A peer that a proxy carries bytes to.
 #[derive(Clone, Debug)]
 pub struct PostedPeer {
-    /// The ring that kernels append descriptors to.
-    pub ring: Memory,
-    /// The proxy's name for the peer's staging.
-    pub target: u32,
-    /// Holds puts until they are posted, at the offsets they will have in the peer's staging.
+    /// Its number.
+    pub peer: u32,
+    /// Where kernels append descriptors; its region is the peer's staging for this rank.
+    pub queue: Queue,
+    /// Where puts go until they are posted, at the offsets they will have in the peer's staging.
     pub outbox: Memory,
+    /// The peer's slots that this rank moves.
+    pub lines: PostedLines,
+}
+
+/// The numbers of the first control lines, in the peer's segment, of the slots that this rank moves there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostedLines {
+    /// TAILs.
+    pub tail: u64,
+    /// HEADs.
+    pub head: u64,
+    /// READYs.
+    pub ready: u64,
+    /// DONEs.
+    pub done: u64,
+}
+
+impl PostedLines {
+    /// The lines that `writer` moves in any other rank's segment.
+    pub fn of(layout: &Layout, writer: Rank) -> PostedLines {
+        let first = |area: Range<usize>| (layout.of_peer(&area, writer.index()).start / LINE) as u64;
+        PostedLines {
+            tail: first(layout.tails()),
+            head: first(layout.heads()),
+            ready: first(layout.ready()),
+            done: first(layout.done()),
+        }
+    }
 }
 
 impl PeerEndpoint {
@@ -162,7 +190,9 @@ impl PeerEndpoint {
         assert!(operation < Self::OWN_OPERATIONS, "operation {operation}: the largest is {}", Self::OWN_OPERATIONS - 1);
         let there = match self.there {
             There::Mapped(memory) => There::Mapped(memory.numbered(operation)),
-            posted => posted,
+            There::Posted(peer) => {
+                There::Posted(PostedPeer { queue: peer.queue.clone().for_operation(operation), ..peer })
+            }
         };
         PeerEndpoint { here: self.here.numbered(operation), there, starts: self.starts }
     }
@@ -178,6 +208,22 @@ impl PeerEndpoint {
             here: PeerMemory::of(layout, (rank, mine), peer),
             there: There::Mapped(PeerMemory::of(layout, (peer, theirs), rank)),
             starts: mine.part(starts.start, starts.len()).for_purpose(Purpose::Starts { peer: peer.number() }),
+        }
+    }
+}
+
+impl PeerEndpoint {
+    /// As [`between`](Self::between), for a peer whose memory is not mapped here.
+    ///
+    /// # Panics
+    /// As [`between`](Self::between).
+    pub fn posted(layout: &Layout, (rank, mine): (Rank, &Memory), peer: PostedPeer) -> PeerEndpoint {
+        let other = Rank::new(peer.peer);
+        let starts = layout.of_peer(&layout.starts(), other.index());
+        PeerEndpoint {
+            here: PeerMemory::of(layout, (rank, mine), other),
+            there: There::Posted(peer),
+            starts: mine.part(starts.start, starts.len()).for_purpose(Purpose::Starts { peer: other.number() }),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::error::{SegmentError, those};
 use super::layout::{Geometry, LINE, Layout, block_share};
 use super::mapping::LAYOUT;
 use super::pairing::Ticket;
+use super::proxy::ProxyError;
 use super::rank::Rank;
 use super::segment::{SegmentOptions, SegmentSet};
 use super::status::Verdict;
@@ -308,6 +309,15 @@ pub enum TransportError {
         /// How long this rank waited.
         after: Duration,
     },
+    /// Domains that are not a partition of the ranks.
+    Domains {
+        /// The ranks of each.
+        domains: Vec<Vec<u32>>,
+        /// Ranks in the world.
+        ranks: usize,
+    },
+    /// The proxy that carries posts has stopped.
+    Proxy(ProxyError),
     /// Some ranks did not close in time.
     NotClosed {
         /// The rank that waited.
@@ -342,6 +352,9 @@ errors! {
              makes the same call, in the same order, or allow a longer deadline",
             after.as_secs_f64()
         ),
+        Domains { domains, ranks } =>
+            "the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once",
+        Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
         NotClosed { ranks, after, .. } => (
             "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that \
              this one left out",
@@ -349,7 +362,7 @@ errors! {
         ),
     }
     source { Bootstrap(error) => error.source(), Segment(error) => error.source() }
-    from { BootstrapError => Bootstrap, SegmentError => Segment, NoMemory => NoMemory }
+    from { BootstrapError => Bootstrap, SegmentError => Segment, NoMemory => NoMemory, ProxyError => Proxy }
 }
 
 /// Groups the ranks by value, in the order in which the values first appear.

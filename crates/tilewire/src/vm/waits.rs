@@ -67,6 +67,12 @@ pub trait WaitHost: Send + Sync {
     /// rank.
     fn resumed(&self) {}
 
+    /// Does work that waits depend on, such as a network's. Returns true if there was any. Called in every round of a
+    /// wait that is not ready.
+    fn progress(&self) -> bool {
+        false
+    }
+
     /// Explains such a word to people.
     fn explain(&self, word: u64) -> String;
 
@@ -212,6 +218,9 @@ impl Backoff {
     /// `polls`: `ready` cannot detect everything that is waited for, so sleep only briefly.
     pub(crate) fn pause(&mut self, waits: &Waits, polls: bool, ready: &mut dyn FnMut() -> bool) -> bool {
         self.rounds = self.rounds.saturating_add(1);
+        if waits.0.as_ref().is_some_and(|host| host.progress()) {
+            return false;
+        }
         if self.rounds < Self::SPINS {
             std::hint::spin_loop();
             return false;

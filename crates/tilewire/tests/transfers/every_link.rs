@@ -6,7 +6,10 @@
 use std::time::Duration;
 use tilewire::collective::Rounds;
 use tilewire::cuda::Device;
-use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, ShmOptions, ShmTransport, Tensors, Transport, Window};
+use tilewire::link::{
+    AnyTransport, MeshOptions, MeshTransport, NvlOptions, NvlTransport, ShmOptions, ShmTransport, Tensors, Transport,
+    Window,
+};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{
     Algorithm, Bf16, F8E4M3, Knobs, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, barrier,
@@ -20,6 +23,9 @@ macro_rules! every_link {
     ($($body:ident;)*) => {
         every_link! { @ shm_threads, |_, body| in_threads(RANKS, body), shm: $($body;)* }
         every_link! { @ shm_processes, |test, body| in_processes(test, RANKS, body), shm: $($body;)* }
+        every_link! { @ posts_alone, |_, body| in_threads(RANKS, body), alone: $($body;)* }
+        every_link! { @ mesh_2_1, |_, body| in_threads(RANKS, body), mesh: $($body;)* }
+        every_link! { @ mesh_shuffled, |_, body| in_threads(RANKS, body), shuffled: $($body;)* }
         every_link! { @ cuda_threads, |_, body| on_gpu(body), cuda: $($body;)* }
     };
     (@ $place:ident, $start:expr, $link:ident: $($body:ident;)*) => {
@@ -52,6 +58,23 @@ every_link! {
 
 fn shm(world: &World) -> Result<AnyTransport, RankError> {
     Ok(ShmTransport::rendezvous(world, ShmOptions::default())?.into())
+}
+
+/// Every peer is reached by posts.
+fn alone(world: &World) -> Result<AnyTransport, RankError> {
+    Ok(MeshTransport::rendezvous(world, MeshOptions::alone(RANKS))?.into())
+}
+
+/// Ranks 0 and 2 share memory, and rank 1 is alone: domains are not contiguous.
+fn mesh(world: &World) -> Result<AnyTransport, RankError> {
+    let domains = Some(vec![vec![0, 2], vec![1]]);
+    Ok(MeshTransport::rendezvous(world, MeshOptions { domains, ..MeshOptions::default() })?.into())
+}
+
+/// As `mesh`, over a carrier that delays and reorders, with a ring of one descriptor.
+fn shuffled(world: &World) -> Result<AnyTransport, RankError> {
+    let (domains, seed) = (Some(vec![vec![0, 2], vec![1]]), Some(7));
+    Ok(MeshTransport::rendezvous(world, MeshOptions { domains, seed, ring: Some(1), ..MeshOptions::default() })?.into())
 }
 
 fn cuda(world: &World) -> Result<AnyTransport, RankError> {

@@ -1,0 +1,74 @@
+//! What moves bytes and notices between ranks that do not share memory.
+
+use super::error::ProxyError;
+use crate::tensor::Memory;
+
+/// A network, as the proxy of one rank sees it. It may reorder and delay everything; it must not lose, change or
+/// duplicate anything without reporting an error.
+pub trait Carrier: Send {
+    /// Starts a write. Returns false if it cannot take one now: the proxy tries again later.
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError>;
+
+    /// Adds what has happened since the last call. Also makes progress, where nobody else does.
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;
+}
+
+/// Bytes for a peer, with an optional notice.
+#[derive(Clone, Copy)]
+pub struct Write<'w> {
+    /// Names the write in [`Event::Delivered`].
+    pub id: u64,
+    /// The receiver.
+    pub peer: usize,
+    /// Where the bytes are.
+    pub source: Source<'w>,
+    /// The receiver's memory they go to.
+    pub target: Target,
+    /// The first byte there.
+    pub offset: u64,
+    /// What the receiver's carrier reports after the bytes.
+    pub notice: Option<u32>,
+}
+
+/// Where the bytes of a write are.
+#[derive(Clone, Copy)]
+pub enum Source<'w> {
+    /// In registered memory, which stays as it is until the write is delivered.
+    Memory(&'w Memory),
+    /// Here: the carrier copies them before it returns.
+    Inline(&'w [u8]),
+}
+
+impl Source<'_> {
+    /// How many.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Source::Memory(memory) => memory.bytes(),
+            Source::Inline(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// Memory of a receiver that writes may go to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    /// Its control lines.
+    Lines,
+    /// One of its regions for this sender; number 0 is staging.
+    Region(u16),
+}
+
+/// What a carrier reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A write from a peer has arrived, its bytes included.
+    Arrived {
+        /// What it carried.
+        notice: u32,
+    },
+    /// A write of this rank is in the receiver's memory.
+    Delivered {
+        /// Which.
+        id: u64,
+    },
+}

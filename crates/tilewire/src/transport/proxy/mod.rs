@@ -1,0 +1,389 @@
+//! The proxy of a rank: it drains the ring that kernels post to into a carrier, and turns arrivals into slot values.
+//!
+//! ```text
+//!  kernel                    proxy of this rank                              proxy of the peer
+//!  put ──▶ outbox
+//!  post ─▶ ring entry ──▶ checked ──▶ held until it may go ──▶ Carrier ═══▶ Carrier ──▶ counted ──▶ slot := value
+//!                                          ▲                      │                       (release) ──▶ doorbell
+//!                                          └──── delivered ◀──────┘
+//! ```
+//! - **In**: descriptors ([`ir::ring`](crate::ir::ring)), which are not trusted: every field is compared with the
+//!   regions, control lines and sources that were registered. **Out**: writes to a [`Carrier`], and this rank's slots.
+//! - **Order** is by count, never by the carrier (`wire.rs`). What waits, waits here: a signal until all earlier posts to
+//!   its peer are delivered, and a notice until the last delivery for its control line is. Credits and deliveries
+//!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
+//! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
+//!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
+//! - **Must not know**: kernels, and which carrier it has.
+
+mod carrier;
+mod error;
+mod loop_carrier;
+mod wire;
+
+pub use carrier::{Carrier, Event, Source, Target, Write};
+pub use error::ProxyError;
+pub(crate) use loop_carrier::{LoopCarrier, LoopEnd};
+pub(crate) use wire::{Lines, MOST_LINES};
+
+use super::abort::{Abort, AbortCode, Cause};
+use super::deadline::Deadline;
+use super::doorbell::Doorbell;
+use crate::sync::{Mutex, PoisonError, yield_now};
+use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::OnceLock;
+use wire::{Announced, Arrivals};
+
+/// Entries taken from the ring before arrivals are looked for again.
+const BATCH: usize = 64;
+
+/// Drains the ring of one rank, and moves its slots when deliveries arrive.
+pub struct Proxy {
+    rank: usize,
+    state: Mutex<State>,
+    /// Why it stopped, if it did.
+    error: OnceLock<ProxyError>,
+    /// This rank's, whose waits look at the slots that it moves.
+    doorbell: Doorbell,
+    /// Of all ranks that are mapped here.
+    aborts: Vec<Abort>,
+}
+
+/// What a proxy needs to know of its rank.
+pub(crate) struct ProxyParts {
+    pub rank: usize,
+    pub ring: Ring,
+    pub carrier: Box<dyn Carrier>,
+    /// By rank; `None`: no posts go there.
+    pub peers: Vec<Option<PostedTo>>,
+    /// Memory that posts may read.
+    pub sources: Vec<Memory>,
+    /// This rank's segment, and the lines of it that posts of others may move.
+    pub segment: Memory,
+    pub inbound: Vec<Lines>,
+    pub doorbell: Doorbell,
+    pub aborts: Vec<Abort>,
+}
+
+/// What posts to one peer may touch.
+pub(crate) struct PostedTo {
+    /// Bytes of each region.
+    pub regions: Vec<u64>,
+    /// The peer's lines that this rank moves.
+    pub lines: Vec<Lines>,
+}
+
+struct State {
+    ring: Ring,
+    carrier: Box<dyn Carrier>,
+    peers: Vec<Option<Peer>>,
+    sources: Vec<Memory>,
+    arrivals: Arrivals,
+    events: Vec<Event>,
+    /// Writes under way: the peer, and the control line of its delivery.
+    writes: HashMap<u64, (usize, Option<u64>)>,
+    next: u64,
+}
+
+struct Peer {
+    to: PostedTo,
+    announced: Announced,
+    held: VecDeque<Held>,
+    /// Writes that are not delivered.
+    under_way: BTreeSet<u64>,
+    /// By control line: the delivery under way.
+    deliveries: HashMap<u64, Delivery>,
+}
+
+/// A checked post that waits for its turn.
+#[derive(Clone, Copy)]
+struct Held {
+    post: Posted,
+    /// Writes before this one must be delivered before a signal may go.
+    after: u64,
+}
+
+/// A delivery of which not all parts are delivered.
+struct Delivery {
+    word: u64,
+    notice: u32,
+    /// Parts that the kernel has yet to post.
+    missing: u8,
+    /// Parts with the carrier.
+    under_way: u32,
+}
+
+impl Proxy {
+    pub(crate) fn new(parts: ProxyParts) -> Proxy {
+        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, doorbell, aborts } = parts;
+        let peer = |to: PostedTo| Peer {
+            to,
+            announced: Announced::default(),
+            held: VecDeque::new(),
+            under_way: BTreeSet::new(),
+            deliveries: HashMap::new(),
+        };
+        let state = State {
+            ring,
+            carrier,
+            peers: peers.into_iter().map(|to| to.map(peer)).collect(),
+            sources,
+            arrivals: Arrivals::new(segment, inbound),
+            events: Vec::new(),
+            writes: HashMap::new(),
+            next: 0,
+        };
+        Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), doorbell, aborts }
+    }
+
+    /// Makes progress, unless another thread is doing so. Returns true if there was any.
+    pub fn step(&self) -> bool {
+        match self.state.try_lock() {
+            Ok(mut state) => self.step_inside(&mut state),
+            Err(_) => false,
+        }
+    }
+
+    /// Makes progress until everything that this rank's kernels posted is delivered, or the transport is broken.
+    pub fn drain(&self, deadline: Deadline) -> Result<(), ProxyError> {
+        loop {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let progress = self.step_inside(&mut state);
+            if let Some(error) = self.error() {
+                return Err(error.clone());
+            }
+            let Some((peer, posts)) = state.left() else { return Ok(()) };
+            drop(state);
+            if self.aborts.get(self.rank).is_some_and(|abort| abort.get().is_some()) {
+                return Ok(());
+            }
+            if !progress && deadline.is_over() {
+                return Err(self.fail(ProxyError::Late { peer, posts }));
+            }
+            if !progress {
+                yield_now();
+            }
+        }
+    }
+
+    /// Why it stopped, if it did.
+    pub fn error(&self) -> Option<&ProxyError> {
+        self.error.get()
+    }
+
+    /// Lets posts read more memory.
+    pub(crate) fn register(&self, memory: Memory) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).sources.push(memory);
+    }
+
+    fn step_inside(&self, state: &mut State) -> bool {
+        if self.error().is_some() {
+            return false;
+        }
+        let (mut progress, mut moved) = (false, false);
+        let result = state.step(&mut progress, &mut moved);
+        if moved {
+            // After the slots: a waiting thread of this rank may sleep.
+            self.doorbell.ring();
+        }
+        if let Err(error) = result {
+            self.fail(error);
+        }
+        progress
+    }
+
+    /// Stops, and breaks the transport on all ranks.
+    fn fail(&self, error: ProxyError) -> ProxyError {
+        let error = self.error.get_or_init(|| error).clone();
+        let cause = Cause { code: AbortCode::Failed, rank: self.rank, reason: 0 };
+        self.aborts.iter().for_each(|abort| _ = abort.set(cause));
+        error
+    }
+}
+
+impl State {
+    fn step(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
+        self.poll(progress, moved)?;
+        for peer in 0..self.peers.len() {
+            self.advance(peer, progress)?;
+        }
+        for _ in 0..BATCH {
+            let Some(entry) = self.ring.pop() else { break };
+            *progress = true;
+            let post = entry.map_err(|bad| ProxyError::Entry { head: bad.head })?;
+            let peer = self.check(&post)?;
+            let held = Held { post, after: self.next };
+            let queue = &mut self.peers[peer].as_mut().expect("checked").held;
+            queue.push_back(held);
+            self.advance(peer, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what the carrier reports.
+    fn poll(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
+        let mut events = std::mem::take(&mut self.events);
+        self.carrier.poll(&mut events)?;
+        for event in events.drain(..) {
+            *progress = true;
+            match event {
+                Event::Arrived { notice } => *moved |= self.arrivals.arrived(notice)?,
+                Event::Delivered { id } => self.delivered(id),
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    fn delivered(&mut self, id: u64) {
+        let Some((peer, line)) = self.writes.remove(&id) else { return };
+        let Some(peer) = &mut self.peers[peer] else { return };
+        peer.under_way.remove(&id);
+        let Some(line) = line else { return };
+        if let Some(delivery) = peer.deliveries.get_mut(&line) {
+            delivery.under_way -= 1;
+            if delivery.under_way == 0 && delivery.missing == 0 {
+                peer.deliveries.remove(&line);
+            }
+        }
+    }
+
+    /// Compares every field of a descriptor with what is registered. Returns the peer.
+    fn check(&self, post: &Posted) -> Result<usize, ProxyError> {
+        let number = post.peer as usize;
+        let peer = self.peers.get(number).and_then(Option::as_ref).ok_or(ProxyError::Peer { peer: number })?;
+        if let Some(PostedSpan { destination, bytes, .. }) = post.span {
+            let len = peer.to.regions.get(usize::from(post.target)).copied();
+            let fits = |len: u64| destination.checked_add(bytes).is_some_and(|end| end <= len);
+            if !len.is_some_and(fits) {
+                let target = post.target;
+                return Err(ProxyError::Destination { peer: number, target, destination, bytes, len });
+            }
+            self.source(number, post)?;
+        }
+        if let Some(PostedNotice { slot, .. }) = post.notice
+            && !peer.to.lines.iter().any(|lines| lines.numbers.contains(&slot))
+        {
+            return Err(ProxyError::Line { peer: number, line: slot });
+        }
+        Ok(number)
+    }
+
+    /// The registered memory that a post reads; `None` if it reads nothing.
+    fn source(&self, peer: usize, post: &Posted) -> Result<Option<Memory>, ProxyError> {
+        let Some(PostedSpan { source, bytes, .. }) = post.span.filter(|span| span.bytes > 0) else { return Ok(None) };
+        let inside = |memory: &&Memory| {
+            let first = memory.start().as_ptr() as u64;
+            source >= first && source.checked_add(bytes).is_some_and(|end| end <= first + memory.bytes() as u64)
+        };
+        let memory = self.sources.iter().find(inside);
+        let memory = memory.ok_or(ProxyError::Source { peer, address: source, bytes })?;
+        Ok(Some(memory.part((source - memory.start().as_ptr() as u64) as usize, bytes as usize)))
+    }
+
+    /// Gives the carrier what may go to a peer.
+    fn advance(&mut self, number: usize, progress: &mut bool) -> Result<(), ProxyError> {
+        let Some(peer) = &mut self.peers[number] else { return Ok(()) };
+        if peer.held.is_empty() {
+            return Ok(());
+        }
+        let mut held = std::mem::take(&mut peer.held);
+        let mut kept = VecDeque::new();
+        // Control lines with a held notice, and whether bytes are held: later posts must not overtake those.
+        let (mut lines, mut bytes, mut full) = (HashSet::new(), false, false);
+        while let Some(next) = held.pop_front() {
+            let line = next.post.notice.map(|notice| notice.slot);
+            let may = !full && !line.is_some_and(|line| lines.contains(&line)) && self.may_go(number, &next, bytes);
+            if may && self.write(number, &next.post)? {
+                *progress = true;
+                continue;
+            }
+            full |= may;
+            lines.extend(line);
+            bytes |= next.post.span.is_some();
+            kept.push_back(next);
+        }
+        self.peers[number].as_mut().expect("as above").held = kept;
+        Ok(())
+    }
+
+    /// True if a post may be given to the carrier now. `bytes`: earlier ones with bytes are held.
+    fn may_go(&self, peer: usize, held: &Held, bytes: bool) -> bool {
+        let peer = self.peers[peer].as_ref().expect("a peer with held posts");
+        let Some(PostedNotice { slot, value, credit, .. }) = held.post.notice else { return true };
+        let is_free = match peer.deliveries.get(&slot) {
+            None => true,
+            // Another part of the same delivery.
+            Some(delivery) => held.post.span.is_some() && delivery.word == value && delivery.missing > 0,
+        };
+        let is_covered = || !bytes && peer.under_way.first().is_none_or(|&first| first >= held.after);
+        is_free && (held.post.span.is_some() || credit || is_covered())
+    }
+
+    /// Gives a post to the carrier; false if it cannot take it now.
+    fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
+        let memory = self.source(number, post)?;
+        let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
+        let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));
+        let Some(PostedNotice { slot, value, parts, .. }) = post.notice else {
+            return self.start(number, source, (target, offset), None);
+        };
+        if !self.peers[number].as_ref().expect("checked").deliveries.contains_key(&slot) {
+            let Peer { to, announced, deliveries, .. } = self.peers[number].as_mut().expect("checked");
+            let told = announced.next(&to.lines, (number, slot), value, parts)?;
+            deliveries.insert(slot, Delivery { word: value, notice: told.notice, missing: parts, under_way: 0 });
+            if let Some((offset, mail)) = told.mail {
+                // A carrier that is full makes the mail wait, and with it its delivery: there is nothing else to do for
+                // this line meanwhile.
+                let line = Some((slot, told.notice));
+                while !self.start(number, Source::Inline(&mail), (Target::Lines, offset), line)? {
+                    let (mut progress, mut moved) = (false, false);
+                    self.poll(&mut progress, &mut moved)?;
+                }
+            }
+        }
+        let notice = self.peers[number].as_ref().expect("checked").deliveries[&slot].notice;
+        let went = self.start(number, source, (target, offset), Some((slot, notice)))?;
+        if went {
+            let peer = self.peers[number].as_mut().expect("checked");
+            peer.deliveries.get_mut(&slot).expect("begun above").missing -= 1;
+        }
+        Ok(went)
+    }
+
+    fn start(
+        &mut self,
+        peer: usize,
+        source: Source<'_>,
+        (target, offset): (Target, u64),
+        line: Option<(u64, u32)>,
+    ) -> Result<bool, ProxyError> {
+        let (id, notice) = (self.next, line.map(|(_, notice)| notice));
+        let write = Write { id, peer, source, target, offset, notice };
+        if !self.carrier.write(&write)? {
+            return Ok(false);
+        }
+        self.next += 1;
+        self.writes.insert(id, (peer, line.map(|(line, _)| line)));
+        let peer = self.peers[peer].as_mut().expect("checked");
+        peer.under_way.insert(id);
+        if let Some((line, _)) = line {
+            peer.deliveries.get_mut(&line).expect("begun before its parts").under_way += 1;
+        }
+        Ok(true)
+    }
+
+    /// A peer with posts that are not delivered, and how many.
+    fn left(&self) -> Option<(usize, usize)> {
+        let of = |(number, peer): (usize, &Option<Peer>)| {
+            let peer = peer.as_ref()?;
+            let posts = peer.held.len() + peer.under_way.len();
+            (posts > 0).then_some((number, posts))
+        };
+        self.peers.iter().enumerate().find_map(of)
+    }
+}
+
+#[cfg(test)]
+mod tests;
