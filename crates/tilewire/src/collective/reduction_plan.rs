@@ -163,6 +163,11 @@ impl<'p> Planner<'p, '_, '_> {
         };
         let share = if self.kind == Kind::AllReduce { len.div_ceil(ranks) } else { len };
         let way = match (self.kind, algorithm) {
+            (Kind::AllReduce, Algorithm::OneShot) if self.facts.has_far => {
+                let why = "a one-shot all-reduce goes in packets, and far peers take none: use two-phase or ring, or \
+                           leave the algorithm out";
+                return Err(TransferError::Unable { protocol: Protocol::Packet, why }.into());
+            }
             (Kind::AllReduce, Algorithm::OneShot) => {
                 let why = "one-shot sends everything in packets: use two-phase, or leave the primitive out";
                 in_packets(Some((Primitive::Packet, why))).map_err(|error| match error {
