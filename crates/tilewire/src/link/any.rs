@@ -81,6 +81,7 @@ impl Transport for AnyTransport {
         fn describe(&self, peer: Rank, operation: u16) -> Option<String>;
         fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
         fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
+        fn is_dense(&self) -> bool;
         fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;
         fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError>;
         fn broken(&self) -> Option<Cause>;

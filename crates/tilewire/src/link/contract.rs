@@ -3,9 +3,9 @@
 use super::window::{WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
 use crate::hook::Block;
-use crate::schedule::{LoadStore, Peer};
+use crate::schedule::{LoadStore, Peer, PostedReach};
 use crate::tensor::{Element, Memory, NoMemory, Tensor};
-use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, There, Ticket, TransportError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,13 +80,17 @@ pub trait Transport {
 
     // ---- how kernels reach a peer -------------------------------------------------------------------------------
 
-    /// Binds a kernel to a peer that it sends to, by default with loads and stores. `window` is the peer's window, for
-    /// `direct`.
+    /// Binds a kernel to a peer that it sends to: by loads and stores or by posts, as its endpoint says. `window` is the
+    /// peer's, for `direct`.
     ///
     /// # Panics
-    /// If the peer cannot be reached. [`check_transfer`](super::check_transfer) refuses it earlier.
+    /// If the peer cannot be reached: [`check_transfer`](super::check_transfer) refuses it before.
     fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
-        Peer::new(k, LoadStore::sender(k, &reached(self.endpoint(peer), peer), protocol, window))
+        let endpoint = reached(self.endpoint(peer), peer);
+        match endpoint.there {
+            There::Posted(_) => Peer::new(k, PostedReach::sender(k, &endpoint, protocol)),
+            _ => Peer::new(k, LoadStore::sender(k, &endpoint, protocol, window).dense(self.is_dense())),
+        }
     }
 
     /// Binds a kernel to a peer that it receives from.
@@ -94,7 +98,17 @@ pub trait Transport {
     /// # Panics
     /// If the peer cannot be reached.
     fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
-        Peer::new(k, LoadStore::receiver(k, &reached(self.endpoint(peer), peer), protocol))
+        let endpoint = reached(self.endpoint(peer), peer);
+        match endpoint.there {
+            There::Posted(_) => Peer::new(k, PostedReach::receiver(k, &endpoint, protocol)),
+            _ => Peer::new(k, LoadStore::receiver(k, &endpoint, protocol).dense(self.is_dense())),
+        }
+    }
+
+    /// True if tiles lie in slots without gaps, as posts need it: if any two ranks of the world reach each other by
+    /// posts. See [`Reach::is_dense`](crate::schedule::Reach::is_dense).
+    fn is_dense(&self) -> bool {
+        false
     }
 
     // ---- memory -------------------------------------------------------------------------------------------------

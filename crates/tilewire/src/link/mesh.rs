@@ -2,15 +2,13 @@
 
 use super::window::{WindowCall, WindowParts};
 use super::{ShmOptions, ShmTransport, Transport};
-use crate::hook::Block;
-use crate::schedule::{LoadStore, Peer, PostedReach};
 use crate::tensor::{Memory, Queue, Ring};
 use crate::transport::layout::{LINE, Layout};
 use crate::transport::proxy::{Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, Target};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Protocol, Rank, SegmentSet,
-    There, Ticket, TransportError, World,
+    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet, Ticket,
+    TransportError, World,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -131,10 +129,6 @@ impl MeshTransport {
     pub fn close(self) -> Result<(), TransportError> {
         self.near.close()
     }
-
-    fn has_far(&self) -> bool {
-        self.outboxes.iter().any(Option::is_some)
-    }
 }
 
 fn domain_of(domains: &[Vec<u32>], rank: Rank) -> Option<usize> {
@@ -241,26 +235,8 @@ impl Transport for MeshTransport {
         self.near.describe(peer, operation)
     }
 
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
-        let endpoint = self.endpoint(peer).expect("every peer is reached");
-        match endpoint.there {
-            There::Posted(_) => Peer::new(k, PostedReach::sender(k, &endpoint, protocol)),
-            There::Mapped(_) => {
-                let near = LoadStore::sender(k, &endpoint, protocol, window);
-                Peer::new(k, if self.has_far() { near.dense() } else { near })
-            }
-        }
-    }
-
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
-        let endpoint = self.endpoint(peer).expect("every peer is reached");
-        match endpoint.there {
-            There::Posted(_) => Peer::new(k, PostedReach::receiver(k, &endpoint, protocol)),
-            There::Mapped(_) => {
-                let near = LoadStore::receiver(k, &endpoint, protocol);
-                Peer::new(k, if self.has_far() { near.dense() } else { near })
-            }
-        }
+    fn is_dense(&self) -> bool {
+        self.outboxes.iter().any(Option::is_some)
     }
 
     fn memory(&self, bytes: usize) -> Result<Memory, TransportError> {

@@ -27,9 +27,11 @@ use crate::check::{Plan, Report, Settings};
 use crate::hook::Traced;
 use crate::ir::scalar::Element;
 use crate::link::{Transport, Window};
-use crate::tensor::Tensor;
+use crate::tensor::{Memory, Queue, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
-use crate::transport::{LinkKind, LinkShape, Pairing, PeerEndpoint, Rank, Ticket, TransportError};
+use crate::transport::{
+    LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, Ticket, TransportError,
+};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -38,6 +40,10 @@ use std::time::Duration;
 pub struct Rehearsal {
     layout: Layout,
     segments: Rc<[Tensor<u64>]>,
+    /// By rank: the number of its domain. Ranks of different domains reach each other by posts.
+    domains: Rc<[usize]>,
+    /// By rank: its ring of descriptors, and the outboxes for all ranks.
+    posts: Rc<[(Memory, Vec<Memory>)]>,
     copies: u32,
     settings: Settings,
 }
@@ -50,7 +56,57 @@ impl Rehearsal {
     pub fn new(geometry: Geometry) -> Rehearsal {
         let layout = Layout::new(geometry).expect("the layout fits the address space");
         let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
-        Rehearsal { layout, segments, copies: 1, settings: Settings::default() }
+        let domains = vec![0; geometry.world_size].into();
+        Rehearsal { layout, segments, domains, posts: Rc::new([]), copies: 1, settings: Settings::default() }
+    }
+
+    /// Makes ranks of different domains reach each other by posts, as in a
+    /// [`MeshTransport`](crate::link::MeshTransport).
+    ///
+    /// ```
+    /// use tilewire::rehearsal::Rehearsal;
+    /// use tilewire::{Tensor, all_gather};
+    /// let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..3).map(|_| Tensor::zeros(len)).collect() };
+    /// let (x, y) = (tensors(10), tensors(30));
+    /// let report = Rehearsal::small(3, 1).mesh(&[&[0, 2], &[1]]).check(2, |link, _| {
+    ///     let rank = link.number() as usize;
+    ///     all_gather(link, &y[rank], &x[rank]).trace()
+    /// })?;
+    /// assert!(report.is_clean() && report.is_decided(), "{report}");
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If a rank is not in exactly one domain.
+    pub fn mesh(self, domains: &[&[usize]]) -> Rehearsal {
+        let ranks = self.segments.len();
+        let of = |rank: usize| {
+            let mut mine = (0..domains.len()).filter(|&domain| domains[domain].contains(&rank));
+            let (first, second) = (mine.next(), mine.next());
+            assert!(second.is_none(), "rank {rank} is in several domains");
+            first.unwrap_or_else(|| panic!("rank {rank} is in no domain"))
+        };
+        let outbox = || Memory::zeroed(self.layout.geometry().per_peer_bytes);
+        let posts = (0..ranks).map(|_| (Memory::zeroed(64), (0..ranks).map(|_| outbox()).collect())).collect();
+        Rehearsal { domains: (0..ranks).map(of).collect(), posts, ..self }
+    }
+
+    /// True if two ranks reach each other by posts.
+    fn is_far(&self, a: Rank, b: Rank) -> bool {
+        self.domains[a.index()] != self.domains[b.index()]
+    }
+
+    /// The routes of all posts.
+    fn add_routes(&self, plan: &mut Plan) {
+        let ranks = || Rank::all(self.segments.len());
+        for (from, to) in ranks().flat_map(|from| ranks().map(move |to| (from, to))) {
+            if self.is_far(from, to) {
+                let (segment, staging) = (self.segments[to.index()].memory(), self.layout.peer_staging(from.index()));
+                let region = segment.part(staging.start, staging.len());
+                let lines = segment.part(0, self.layout.done().end);
+                plan.route(&self.posts[from.index()].0, to.number(), &region, &lines, LINE as u32);
+            }
+        }
     }
 
     /// Makes this many copies of a role take slots alternately, as transports between GPUs do.
@@ -94,6 +150,7 @@ impl Rehearsal {
             let all: Vec<_> = traced.iter().map(|traced| (&traced.kernel, &traced.args[..])).collect();
             plan.launch(&all);
         }
+        self.add_routes(&mut plan);
         Ok(plan)
     }
 
@@ -183,13 +240,31 @@ impl Transport for RehearsalRank {
     }
 
     fn link(&self, peer: Rank) -> LinkShape {
-        let kind = if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Shm };
-        LinkShape::of(self.world.layout.geometry(), kind, self.world.copies)
+        let shape = |kind| LinkShape::of(self.world.layout.geometry(), kind, self.world.copies);
+        match peer {
+            peer if peer == self.rank => shape(LinkKind::SameDevice),
+            peer if self.world.is_far(self.rank, peer) => LinkShape { packet_bytes: 0, ..shape(LinkKind::Fabric) },
+            _ => shape(LinkKind::Shm),
+        }
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let of = |rank: Rank| self.world.segments[rank.index()].memory();
+        if self.world.is_far(self.rank, peer) {
+            let (ring, outboxes) = &self.world.posts[self.rank.index()];
+            let posted = PostedPeer {
+                peer: peer.number(),
+                queue: Queue::from(ring),
+                outbox: outboxes[peer.index()].clone(),
+                lines: PostedLines::of(&self.world.layout, self.rank),
+            };
+            return Some(PeerEndpoint::posted(&self.world.layout, (self.rank, of(self.rank)), posted));
+        }
         Some(PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer))))
+    }
+
+    fn is_dense(&self) -> bool {
+        self.world.domains.iter().any(|domain| *domain != self.world.domains[0])
     }
 
     /// Nobody listens: a rehearsal is traced, never launched.

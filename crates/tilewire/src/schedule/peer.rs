@@ -315,8 +315,8 @@ impl<'t> LoadStore<'t> {
     }
 
     /// The same peer in a world where tiles in slots have no gaps: see [`Reach::is_dense`].
-    pub fn dense(self) -> Self {
-        LoadStore { dense: true, ..self }
+    pub fn dense(self, dense: bool) -> Self {
+        LoadStore { dense, ..self }
     }
 }
 
