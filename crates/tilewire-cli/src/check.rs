@@ -13,7 +13,7 @@ use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 use tilewire::check::{Mutation, Plan, Report, Settings};
-use tilewire_testkit::shipped::{Case, shipped};
+use tilewire_testkit::shipped::{Case, posted, shipped};
 
 /// What to check.
 #[derive(Args, Debug, PartialEq, Eq)]
@@ -105,7 +105,8 @@ impl Tally {
 /// Checks, prints, and returns success if everything holds.
 pub fn check(task: &Task) -> Result<ExitCode> {
     let wanted = |case: &Case| task.collective == ALL || case.collective == task.collective;
-    let cases: Vec<Case> = shipped(task.ranks, task.blocks).into_iter().filter(wanted).collect();
+    let all = shipped(task.ranks, task.blocks).into_iter().chain(posted(task.ranks, task.blocks));
+    let cases: Vec<Case> = all.filter(wanted).collect();
     let settings = Settings { seed: task.seed, ..Settings::default() };
     let settings = Settings { step_limit: task.steps.unwrap_or(settings.step_limit), ..settings };
     let (mut tally, mut rows) = (Tally::default(), Vec::new());

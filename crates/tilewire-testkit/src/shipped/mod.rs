@@ -6,9 +6,11 @@
 //! | `before.rs` | what was launched before the schedule that is checked |
 //! | `exchanges.rs` | the exchanges of all ranks |
 //! | `reductions.rs` | the reductions, and what goes round a ring |
+//! | `posted.rs` | [`posted`]: those that travel by posts |
 
 mod before;
 mod exchanges;
+mod posted;
 mod reductions;
 
 use tilewire::check::Plan;
@@ -83,6 +85,15 @@ pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
     sendrecv("direct", direct);
     exchanges::cases(&mut cases, ranks, blocks);
     reductions::cases(&mut cases, ranks, blocks);
+    cases.0
+}
+
+/// The cases of everything that posts carry, likewise.
+pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
+    let mut cases = Cases::default();
+    if ranks > 1 {
+        posted::cases(&mut cases, ranks, blocks);
+    }
     cases.0
 }
 

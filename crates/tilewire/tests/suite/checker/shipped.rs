@@ -6,7 +6,7 @@ use std::path::Path;
 use tilewire::check::{Event, Mutation, Settings};
 use tilewire::rehearsal::Rehearsal;
 use tilewire::{Tensor, all_gather, all_to_all};
-use tilewire_testkit::shipped::shipped;
+use tilewire_testkit::shipped::{posted, shipped};
 
 /// All copies of a role, and the one that the CPU engine runs.
 fn all_clean(ranks: usize, blocks: usize) {
@@ -37,6 +37,22 @@ fn every_schedule_is_clean_and_decided() {
         all_clean(ranks, blocks);
     }
 }
+
+/// What travels by posts, among far peers and among near and far ones.
+#[test]
+fn every_posted_schedule_is_clean_and_decided() {
+    for (ranks, blocks) in [(2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)] {
+        let cases = posted(ranks, blocks);
+        assert_eq!(cases.len(), POSTED * if ranks > 2 { 2 } else { 1 }, "a case was added or lost: say so here");
+        for case in cases {
+            println!("{} {}: {ranks} ranks, {blocks} blocks", case.collective, case.name);
+            clean(&case.plan().unwrap().verify(&Settings::default()));
+        }
+    }
+}
+
+/// Schedules that posts carry.
+const POSTED: usize = 14;
 
 #[test]
 fn eight_ranks_are_clean() {

@@ -1,0 +1,140 @@
+//! Plans of schedules that travel by posts: in a world where all peers are far, and in one where some are.
+
+use super::{Cases, GEOMETRIES, in_slots};
+use tilewire::check::Plan;
+use tilewire::link::Transport;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::transport::layout::Geometry;
+use tilewire::{
+    Algorithm, Knobs, Primitive, Rank, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather,
+    reduce_scatter, scatter, sendrecv,
+};
+
+/// The cases of everything that posts carry.
+pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
+    let alone: Vec<Vec<usize>> = (0..ranks).map(|rank| vec![rank]).collect();
+    // Domains that are not contiguous, each with near peers where there are enough ranks.
+    let mixed = [0, 1].map(|first| (first..ranks).step_by(2).collect::<Vec<_>>()).to_vec();
+    let mut worlds = vec![("posted", alone)];
+    if ranks > 2 {
+        worlds.push(("mixed", mixed));
+    }
+    for (links, domains) in worlds {
+        for &(collective, what, copies, trace) in ALL {
+            let domains = domains.clone();
+            cases.add(collective, format!("{what}, {links}"), move || {
+                plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
+            });
+        }
+    }
+}
+
+/// A launch of a schedule, as a case has three of them.
+type Trace = fn(&RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError>;
+
+/// By collective: a name, the copies of roles, and a launch.
+const ALL: &[(&str, &str, usize, Trace)] = &[
+    ("sendrecv", "staged", 1, |link, blocks, n| exchange(link, blocks, Primitive::Staged, n)),
+    ("sendrecv", "staged, 2 copies", 2, |link, blocks, n| exchange(link, blocks, Primitive::Staged, n)),
+    ("sendrecv", "bulk", 1, |link, blocks, n| exchange(link, blocks, Primitive::Bulk, n)),
+    ("sendrecv", "two values, narrow tiles", 1, two_values),
+    ("all_to_all", "staged", 1, |link, blocks, n| {
+        let (out, inp) = (floats(link.world_size() * len(blocks)), floats(link.world_size() * len(blocks)));
+        all_to_all(link, &out, &inp).config(slots(blocks, n)).trace()
+    }),
+    ("all_gather", "staged", 1, |link, blocks, n| {
+        all_gather(link, &floats(link.world_size() * len(blocks)), &floats(len(blocks)))
+            .config(slots(blocks, n))
+            .trace()
+    }),
+    ("all_gather", "ring", 1, |link, blocks, n| {
+        all_gather(link, &floats(link.world_size() * len(blocks)), &floats(len(blocks)))
+            .algorithm(Algorithm::Ring)
+            .config(slots(blocks, n))
+            .trace()
+    }),
+    ("broadcast", "staged", 1, |link, blocks, n| {
+        broadcast(link, &floats(len(blocks)), &floats(len(blocks)), Rank::new(1)).config(slots(blocks, n)).trace()
+    }),
+    ("gather", "staged", 1, |link, blocks, n| {
+        gather(link, &floats(link.world_size() * len(blocks)), &floats(len(blocks)), Rank::new(1))
+            .config(slots(blocks, n))
+            .trace()
+    }),
+    ("scatter", "staged", 1, |link, blocks, n| {
+        scatter(link, &floats(len(blocks)), &floats(link.world_size() * len(blocks)), Rank::new(1))
+            .config(slots(blocks, n))
+            .trace()
+    }),
+    ("reduce_scatter", "staged", 1, |link, blocks, n| scattered(link, blocks, Algorithm::OneShot, n)),
+    ("reduce_scatter", "ring", 1, |link, blocks, n| scattered(link, blocks, Algorithm::Ring, n)),
+    ("all_reduce", "two-phase", 1, |link, blocks, n| reduced(link, blocks, Algorithm::TwoPhase, n)),
+    ("all_reduce", "ring", 1, |link, blocks, n| reduced(link, blocks, Algorithm::Ring, n)),
+];
+
+fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
+    world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
+}
+
+/// As [`Rehearsal::small`], with a second channel for every block: results of two phases come back there.
+fn world(ranks: usize, blocks: usize, domains: &[Vec<usize>]) -> Rehearsal {
+    let domains: Vec<&[usize]> = domains.iter().map(Vec::as_slice).collect();
+    let world = Rehearsal::new(Geometry {
+        world_size: ranks,
+        per_peer_bytes: 2048.max(128 * ranks) * 2 * blocks,
+        max_blocks_per_peer: 2 * blocks,
+        max_slots: 8.max(2 * ranks),
+        max_copies: 4,
+        packet_bytes: 0,
+    });
+    world.mesh(&domains)
+}
+
+/// Elements of a chunk: more steps than slots, and a last tile that is short.
+fn len(blocks: usize) -> usize {
+    blocks * 330 - 3
+}
+
+fn floats(len: usize) -> Tensor<f32> {
+    Tensor::zeros(len)
+}
+
+fn slots(blocks: usize, launch: usize) -> Knobs {
+    in_slots(Primitive::Staged, blocks, GEOMETRIES[launch])
+}
+
+fn exchange(link: &RehearsalRank, blocks: usize, primitive: Primitive, launch: usize) -> Result<Traced, RunError> {
+    let (to, from) = link.neighbours();
+    let config = in_slots(primitive, blocks, GEOMETRIES[launch]);
+    sendrecv(link, &floats(len(blocks)), &floats(len(blocks)), to, from).config(config).trace()
+}
+
+/// Two parts, and tiles that are narrower at the edge: neither gaps nor padding may travel.
+fn two_values(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
+    let (rows, cols) = (blocks * 5, 23);
+    let (to, from) = link.neighbours();
+    let config = in_slots(Primitive::Staged, blocks, [(256, 4), (192, 6), (256, 4)][launch]);
+    sendrecv(link, &floats(rows * cols), &floats(rows * cols), to, from)
+        .config(config)
+        .chunk_shape(cols, rows)
+        .output_shape(rows, cols)
+        .produce2(|c| {
+            let x = c.input.at(c.col(), c.row());
+            (x.cast::<i8>(), x)
+        })
+        .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
+        .trace()
+}
+
+fn scattered(link: &RehearsalRank, blocks: usize, algorithm: Algorithm, launch: usize) -> Result<Traced, RunError> {
+    reduce_scatter(link, &floats(len(blocks)), &floats(link.world_size() * len(blocks)))
+        .algorithm(algorithm)
+        .config(slots(blocks, launch))
+        .trace()
+}
+
+fn reduced(link: &RehearsalRank, blocks: usize, algorithm: Algorithm, launch: usize) -> Result<Traced, RunError> {
+    // Shards that are not all of one length.
+    let len = link.world_size() * len(blocks) - 1;
+    all_reduce(link, &floats(len), &floats(len)).algorithm(algorithm).config(slots(blocks, launch)).trace()
+}
