@@ -67,6 +67,8 @@ pub struct Detector<'k> {
     pub(super) streams: HashMap<StreamId, PartyId>,
     /// By role copy, ring and peer: the posted data, which a later signal shows, and true if no signal has followed it.
     routes: HashMap<RouteKey, (Clock, bool)>,
+    /// By ring and peer: the puts of all role copies.
+    lanes_to: HashMap<(usize, u32), Vec<PartyId>>,
     /// By slot: the proxy's notices for it.
     notices: HashMap<(RouteKey, SlotKey), PartyId>,
     shadows: Vec<Shadow>,
@@ -127,6 +129,7 @@ impl<'k> Detector<'k> {
             roles: HashMap::new(),
             streams: HashMap::new(),
             routes: HashMap::new(),
+            lanes_to: HashMap::new(),
             notices: HashMap::new(),
             shadows: Vec::new(),
             slots: Slots::default(),
@@ -320,6 +323,9 @@ impl<'k> Detector<'k> {
             let lane = self.join(name);
             self.parties[lane as usize].route = route;
             self.parties[of as usize].lanes.push(lane);
+            if let Some(route) = route {
+                self.lanes_to.entry(route).or_default().push(lane);
+            }
             lane
         });
         let launch = self.parties[of as usize].launch;
@@ -603,15 +609,16 @@ impl Observer for Detector<'_> {
         let &Descriptor { who, queue, peer, span: Some(_), notice, .. } = descriptor else { return };
         let role = self.role(who);
         let mut base = Knowledge::clone(&self.parties[role as usize].release(role));
-        // A party that told the poster that its earlier put is over has seen the data: the next put comes after it.
-        for &lane in &self.parties[role as usize].lanes {
-            let epoch = self.parties[lane as usize].epoch;
-            if base.over.covers(lane, epoch) {
-                base.visible.set(lane, epoch);
+        // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it. A lane may
+        // have carried others since.
+        let route = self.route((role, queue, peer), who);
+        for &lane in self.lanes_to.get(&(route.1, peer)).into_iter().flatten() {
+            let over = base.over.get(lane);
+            if over > base.visible.get(lane) {
+                base.visible.set(lane, over);
             }
         }
         // What one peer has been shown says nothing about data sent to another.
-        let route = self.route((role, queue, peer), who);
         let lane = self.lane(role, PartyName::Post(who), Some((route.1, peer)), &base);
         let epoch = self.parties[lane as usize].epoch;
         let (posted, is_new) = self.routes.entry(route).or_default();

@@ -358,10 +358,12 @@ impl Stage {
                 }
             }
         }
-        // Bytes that several ranks have and that bulk copies reach are also bytes between ranks.
+        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks.
         let index = Index::of(&uses);
+        let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
+        let is_routed = |span: &Span| routed.iter().any(|to| meets(to, span));
         for u in uses.iter_mut().filter(|u| u.copied && !u.own) {
-            u.wire |= index.any(&u.span, |other| other.rank != u.rank);
+            u.wire |= index.any(&u.span, |other| other.rank != u.rank) || is_routed(&u.span);
         }
         let index = Index::of(&uses);
         for u in uses.iter_mut().filter(|u| !u.own) {
@@ -369,11 +371,9 @@ impl Stage {
         }
         // Nobody else writes memory that nobody else has. (The proxy of another rank may, and copy engines do not
         // count.)
-        let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
         for u in uses.iter().filter(|u| u.access == Access::In) {
             let Use { launch, rank, param, span: (memory, bytes), .. } = u;
-            let is_shared =
-                index.any(&u.span, |other| other.rank != *rank) || routed.iter().any(|to| meets(to, &u.span));
+            let is_shared = index.any(&u.span, |other| other.rank != *rank) || is_routed(&u.span);
             if is_shared {
                 let (rank, launch, param) = (*rank, *launch as u32, *param);
                 let promise = Promise { rank, launch, param, bytes: bytes.clone() };
