@@ -5,7 +5,7 @@ use super::facts::{Machine, WorldFacts};
 use crate::ir::Type;
 use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::layout::LINE;
-use crate::transport::{LinkShape, Protocol};
+use crate::transport::{LinkKind, LinkShape, Protocol};
 use crate::vm::Processor;
 
 /// How a message travels.
@@ -108,9 +108,26 @@ const GPU: Choices = Choices {
     ring: 0,
 };
 
+/// Starting values for peers across a network, not measured yet: few blocks, and large steps, since each step is a
+/// descriptor, a write and a notice. Only the bytes of a tile travel, so a large slot costs a small message nothing.
+const FAR_GPU: Choices = Choices {
+    bytes_for_block: 1 << 20,
+    most_blocks: 4,
+    least_slot: FAR_SLOT,
+    largest_slot: FAR_SLOT,
+    largest_of_parts: FAR_SLOT,
+    huge: (usize::MAX, 0),
+    ..GPU
+};
+const FAR_CPU: Choices = Choices { least_slot: FAR_SLOT, largest_slot: FAR_SLOT, largest_of_parts: FAR_SLOT, ..CPU };
+/// Slots for far peers, where the staging has room.
+const FAR_SLOT: usize = 256 << 10;
+
 impl Choices {
-    fn of(machine: &Machine) -> &'static Choices {
+    fn of(machine: &Machine, kind: LinkKind) -> &'static Choices {
         match machine {
+            Machine::Gpu { .. } if kind == LinkKind::Fabric => &FAR_GPU,
+            Machine::Cpu(_) if kind == LinkKind::Fabric => &FAR_CPU,
             Machine::Gpu { .. } => &GPU,
             Machine::Cpu(Processor { intel: true, .. }) => &CPU,
             Machine::Cpu(_) => &NOT_INTEL,
@@ -140,7 +157,7 @@ impl Knobs {
         window_bytes: Option<usize>,
         at_once: usize,
     ) -> Way {
-        let choices = Choices::of(&facts.machine);
+        let choices = Choices::of(&facts.machine, link.kind);
         let bytes = Packing::new(types, len).last_per(last_per).bytes_of_parts();
         let granule = self.granule.unwrap_or(GRANULE).max(1);
         let small = match self.primitive {
@@ -176,6 +193,7 @@ impl Knobs {
                 let ring = (choices.ring * second_level).min(RINGS / (facts.ranks * at_once).max(1));
                 // Slots above `LARGEST_SLOT` are allowed only if `DEPTH` of them fit in the ring.
                 let largest = choices.largest_slot.min((1 << (ring / DEPTH).max(1).ilog2()).max(LARGEST_SLOT));
+                let largest = largest.max(choices.least_slot);
                 // Bulk copies always use small slots, and as many as there is room for.
                 let largest = if primitive == Primitive::Bulk { largest.min(LARGEST_SLOT) } else { largest };
                 let wanted = wanted.clamp(choices.least_slot, largest);
@@ -258,7 +276,7 @@ mod tests {
     }
 
     fn choices(facts: &WorldFacts) -> &'static Choices {
-        Choices::of(&facts.machine)
+        Choices::of(&facts.machine, LinkKind::Shm)
     }
 
     fn slots(decision: &Way) -> (usize, usize) {
@@ -381,6 +399,27 @@ mod tests {
                 assert!(depth >= DEPTH, "{depth} slots");
             }
         });
+    }
+
+    #[test]
+    fn far_peers_get_few_blocks_and_large_slots() {
+        let gpu = Machine::Gpu { sharers: 4, multiprocessors: 132, shared_bytes: 227 << 10 };
+        on_each(
+            ShmOptions { max_blocks_per_peer: Some(16), per_peer_bytes: Some(64 << 20), ..Default::default() },
+            |facts, link| {
+                for (machine, size) in
+                    [gpu, facts.machine].into_iter().flat_map(|m| (10..27).map(move |size| (m, size)))
+                {
+                    let facts = WorldFacts { machine, has_far: true, ..*facts };
+                    let near = link.link(link.rank());
+                    let far = LinkShape { kind: LinkKind::Fabric, packet_bytes: 0, ..near };
+                    let way = Knobs::default().decide(&facts, &far, WORDS, (1 << size, 1), None, 4);
+                    assert!(slots(&way).0 >= 256 << 10 && way.blocks <= 4, "{way:?}");
+                    let near = STAGED.decide(&facts, &near, WORDS, (1 << size, 1), None, 4);
+                    assert!(slots(&near).0 <= 256 << 10 && near.blocks <= 16, "{near:?}");
+                }
+            },
+        );
     }
 
     #[test]
