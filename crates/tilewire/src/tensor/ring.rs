@@ -152,7 +152,10 @@ pub(crate) unsafe fn push(entries: *mut u8, tickets: *mut u8, capacity: u64, wor
         let mut ticket = tickets.load(Ordering::Relaxed);
         loop {
             // Acquire: the consumer's reads of the entry are done before it is written again.
-            if ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire)) >= capacity {
+            let used = ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire));
+            // Negative: other producers took this ticket and the consumer was done with it. The exchange fails, because the
+            // acquire above orders it after theirs.
+            if used as i64 >= capacity as i64 {
                 return false;
             }
             let next = ticket.wrapping_add(1);
