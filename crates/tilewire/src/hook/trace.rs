@@ -507,7 +507,8 @@ impl State {
     fn param(&mut self, param: Param, arg: Arg) -> ParamId {
         let banks = match &arg {
             Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
-            _ => &[],
+            Arg::Queue(queue) => std::slice::from_ref(queue.entries()),
+            Arg::Scalar(_) => &[],
         };
         let purposes: Vec<Purpose> = banks.iter().map(Memory::purpose).collect();
         self.args.push(arg);

@@ -1,5 +1,8 @@
 //! The memory of a descriptor ring: many producers (blocks and roles of kernels), one consumer (the network proxy). Its
 //! layout and rules are those of [`ir::ring`](crate::ir::ring).
+//!
+//! The producers of a ring are kernels of the CPU engine, or kernels of one GPU: a GPU's atomics on the tickets are not
+//! atomic for anyone else. [`push`] is the CPU's; `ptx/post.rs` is the GPU's.
 
 use super::memory::Memory;
 use crate::ir::ring::{ENTRIES, ENTRY, Posted, TAKEN, TICKETS, TICKETS_BYTES, WORDS, entries_bytes};
@@ -64,7 +67,7 @@ impl Ring {
         &self.entries
     }
 
-    /// The oldest entry, if there is one.
+    /// The oldest entry, if there is one. One thread at a time may take entries: two would get the same one.
     pub fn pop(&self) -> Option<Result<Posted, BadEntry>> {
         let ring = self.entries.start().as_ptr();
         // SAFETY: `over` made the ring; entry addresses are inside it because they are taken modulo its capacity.
@@ -98,6 +101,11 @@ impl Queue {
     /// The entries, as kernels bind them.
     pub fn entries(&self) -> &Memory {
         &self.memories[0]
+    }
+
+    /// The tickets, as kernels bind them.
+    pub fn tickets(&self) -> &Memory {
+        &self.memories[1]
     }
 
     /// The number of the region at the peers.
