@@ -7,7 +7,9 @@
 //!
 //! | model | shows |
 //! |---|---|
-//! | `queue` | two producers, one consumer, a ring of one entry: what arrives is whole, and arrives once |
+//! | `ring` | two producers, one consumer, a ring of one entry: what arrives is whole, arrives once, and comes after the bytes it names |
+//! | `laps` | the same with three entries in rings of one and two: an entry is written again only after it was read |
+//! | `empty` | a ring with room takes an entry; one that says it is not empty gives an entry, one that is empty gives none |
 //! | `launch` | two launches of a job with a helper: every instance runs once, and the launcher sees all that the helper wrote |
 //! | `stalled` | the host is told that all wait only when all do |
 //! | `doorbell` | a sleeper and a signaller with a full fence: no wake-up is lost, and nobody stays counted |
@@ -18,8 +20,10 @@
 //!
 //! `models/mutants` lists planted bugs, each with the model that must find it; `.ci/models --mutants` plants them one by one.
 //!
-//! What loom cannot show: a load that sees a store which comes later in another thread's program (load buffering), so the release of
-//! `taken` in the ring is not judged; orders of `SeqCst` accesses, of which there are none; and anything between processes.
+//! What loom cannot show: a load that sees a store which comes later in another thread's program (load buffering). That the release
+//! and acquire of `taken` in the ring keep a producer's stores behind the consumer's loads is therefore not judged directly. They are
+//! needed for the order of two producers' stores to an entry as well, and that is judged. Nor can it show orders of `SeqCst` accesses,
+//! of which there are none, and anything between processes.
 #![allow(dead_code)] // parts of the files have no use here
 
 mod cuda;
@@ -36,7 +40,9 @@ use std::time::Instant;
 type Model = (&'static str, fn(&Bounds));
 
 const MODELS: &[Model] = &[
-    ("queue", vm::models::queue),
+    ("ring", tensor::models::ring),
+    ("laps", tensor::models::laps),
+    ("empty", tensor::models::empty),
     ("launch", vm::models::launch),
     ("stalled", vm::models::stalled),
     ("doorbell", transport::models::doorbell),

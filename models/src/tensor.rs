@@ -1,61 +1,208 @@
-//! Memory whose words are loom's.
+//! `tensor/ring.rs` over memory whose words are loom's.
 
-use crate::sync::AtomicU64;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::ptr::NonNull;
+#[path = "../../crates/tilewire/src/tensor/ring.rs"]
+mod ring;
 
-thread_local! {
-    /// By address; a word belongs to the memory that made it. Threads of a model are coroutines of one thread.
-    static WORDS: RefCell<BTreeMap<usize, *const AtomicU64>> = const { RefCell::new(BTreeMap::new()) };
-}
+pub(crate) use memory::word;
 
-/// The word at an address.
-pub(crate) fn word(address: usize) -> *const AtomicU64 {
-    WORDS.with_borrow(|words| words[&address])
-}
+mod memory {
+    use crate::sync::AtomicU64;
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::ptr::NonNull;
+    use std::sync::Arc;
 
-#[derive(Debug)]
-pub struct Memory {
-    start: usize,
-    words: Vec<NonNull<AtomicU64>>,
-}
-
-// SAFETY: the words are atomics, which may be shared; they are freed by the last owner.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    pub fn zeroed_shared(bytes: usize) -> Memory {
-        // Nothing is ever read there: only addresses are computed.
-        let start = 1 << 20;
-        let make = |k: usize| {
-            let word = Box::leak(Box::new(AtomicU64(loom::sync::atomic::AtomicU64::new(0))));
-            WORDS.with_borrow_mut(|words| words.insert(start + 8 * k, word));
-            NonNull::from(word)
-        };
-        Memory { start, words: (0..bytes / 8).map(make).collect() }
+    thread_local! {
+        /// By address; a word belongs to the memory that made it. Threads of a model are coroutines of one thread.
+        static WORDS: RefCell<BTreeMap<usize, *const AtomicU64>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    pub fn start(&self) -> NonNull<u8> {
-        NonNull::without_provenance(self.start.try_into().expect("not null"))
+    /// The word at an address.
+    pub(crate) fn word(address: usize) -> *const AtomicU64 {
+        WORDS.with_borrow(|words| words[&address])
     }
 
-    pub fn bytes(&self) -> usize {
-        self.words.len() * 8
+    #[derive(Clone, Debug)]
+    pub(crate) struct Memory(Arc<Words>);
+
+    #[derive(Debug)]
+    struct Words {
+        start: usize,
+        words: Vec<NonNull<AtomicU64>>,
     }
 
-    pub fn is_shared(&self) -> bool {
-        true
-    }
-}
+    // SAFETY: the words are atomics, which may be shared; they are freed by the last owner.
+    unsafe impl Send for Words {}
+    // SAFETY: as above.
+    unsafe impl Sync for Words {}
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        for word in &self.words {
-            // SAFETY: made by `zeroed_shared`, freed once.
-            drop(unsafe { Box::from_raw(word.as_ptr()) });
+    impl Memory {
+        pub(crate) fn zeroed_shared(bytes: usize) -> Memory {
+            // Nothing is ever read there: only addresses are computed. Memories lie one after the other, with a gap.
+            let last = WORDS.with_borrow(|words| words.last_key_value().map_or(1 << 20, |(&last, _)| last));
+            let start = (last + 1).next_multiple_of(4096);
+            let make = |k: usize| {
+                let word = Box::leak(Box::new(AtomicU64(loom::sync::atomic::AtomicU64::new(0))));
+                WORDS.with_borrow_mut(|words| words.insert(start + 8 * k, word));
+                NonNull::from(word)
+            };
+            Memory(Arc::new(Words { start, words: (0..bytes / 8).map(make).collect() }))
         }
+
+        pub(crate) fn zeroed(bytes: usize) -> Memory {
+            Memory::zeroed_shared(bytes)
+        }
+
+        pub(crate) fn start(&self) -> NonNull<u8> {
+            NonNull::without_provenance(self.0.start.try_into().expect("not null"))
+        }
+
+        pub(crate) fn bytes(&self) -> usize {
+            self.0.words.len() * 8
+        }
+
+        pub(crate) fn is(&self, other: &Memory) -> bool {
+            self.0.start == other.0.start
+        }
+
+        pub(crate) fn is_shared(&self) -> bool {
+            true
+        }
+
+        /// All threads' own.
+        pub(crate) fn home(&self) -> Option<()> {
+            None
+        }
+
+        pub(crate) fn reachable_from(&self) -> ReachableFrom {
+            ReachableFrom { host: true }
+        }
+    }
+
+    impl Drop for Words {
+        fn drop(&mut self) {
+            for (k, word) in self.words.iter().enumerate() {
+                WORDS.with_borrow_mut(|words| words.remove(&(self.start + 8 * k)));
+                // SAFETY: made by `zeroed_shared`, freed once.
+                drop(unsafe { Box::from_raw(word.as_ptr()) });
+            }
+        }
+    }
+
+    pub(crate) struct ReachableFrom {
+        pub host: bool,
+    }
+
+    impl ReachableFrom {
+        pub(crate) fn is_device(&self, _: u32) -> bool {
+            false
+        }
+    }
+}
+
+pub(crate) mod models {
+    use super::ring::{Ring, push};
+    use crate::Bounds;
+    use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// A ring, and the bytes that entry k names: one cell each. Loom sees it when a cell is read before its store.
+    struct Wire {
+        ring: Ring,
+        capacity: u64,
+        bytes: Vec<UnsafeCell<u64>>,
+    }
+
+    /// Entry k: every word of it depends on k.
+    fn entry(k: u64) -> Posted {
+        Posted {
+            peer: k as u32,
+            target: 3,
+            span: Some(PostedSpan { source: k, destination: 10 + k, bytes: 20 + k }),
+            notice: Some(PostedNotice { slot: 30 + k, value: 40 + k, parts: 2, credit: false }),
+        }
+    }
+
+    impl Wire {
+        fn new(capacity: usize, entries: usize) -> Arc<Wire> {
+            let bytes = (0..entries).map(|_| UnsafeCell::new(0)).collect();
+            Arc::new(Wire { ring: Ring::new(capacity), capacity: capacity as u64, bytes })
+        }
+
+        /// A producer that tries each of these entries once, in order; gives those that the ring had room for. Loom also runs
+        /// schedules that are not fair, in which producers that tried again would do so forever.
+        fn produces(self: &Arc<Wire>, entries: &'static [u64]) -> thread::JoinHandle<Vec<u64>> {
+            let wire = self.clone();
+            thread::spawn(move || entries.iter().copied().filter(|&k| wire.push(k)).collect())
+        }
+
+        /// Writes the bytes of entry k, and appends it if there is room.
+        fn push(&self, k: u64) -> bool {
+            let queue = self.ring.queue(3);
+            let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
+            // SAFETY: loom checks that nobody else is there.
+            self.bytes[k as usize].with_mut(|bytes| unsafe { *bytes = 50 + k });
+            // SAFETY: the memory of a ring of this capacity.
+            unsafe { push(entries, tickets, self.capacity, &entry(k).words()) }
+        }
+
+        /// The next entry, which must be whole and come after its bytes; gives its number.
+        fn pop(&self) -> Option<u64> {
+            let posted = self.ring.pop()?.expect("an entry that a producer writes");
+            let k = posted.peer.into();
+            assert_eq!(posted, entry(k));
+            // SAFETY: loom checks that the producer is done with it.
+            self.bytes[k as usize].with(|bytes| assert_eq!(unsafe { *bytes }, 50 + k));
+            Some(k)
+        }
+
+        /// Looks `looks` times beside the producers and then until nothing comes; every entry that was appended must come once,
+        /// those of a producer in its order.
+        fn consume<const N: usize>(&self, looks: usize, producers: [thread::JoinHandle<Vec<u64>>; N]) {
+            let mut taken: Vec<u64> = (0..looks).filter_map(|_| self.pop()).collect();
+            let appended = producers.map(|producer| producer.join().unwrap());
+            taken.extend(std::iter::from_fn(|| self.pop()));
+            assert_eq!(taken.len(), appended.iter().map(Vec::len).sum::<usize>(), "{taken:?} of {appended:?}");
+            for of_one in &appended {
+                assert!(taken.iter().filter(|k| of_one.contains(k)).eq(of_one), "{taken:?} of {appended:?}");
+            }
+            assert!(self.ring.is_empty());
+        }
+    }
+
+    pub(crate) fn ring(bounds: &Bounds) {
+        bounds.check(3, || {
+            let wire = Wire::new(1, 2);
+            wire.consume(2, [wire.produces(&[0]), wire.produces(&[1])]);
+        });
+    }
+
+    pub(crate) fn laps(bounds: &Bounds) {
+        for capacity in [1, 2] {
+            bounds.check(3, move || {
+                let wire = Wire::new(capacity, 3);
+                wire.consume(3, [wire.produces(&[0, 1]), wire.produces(&[2])]);
+            });
+        }
+    }
+
+    pub(crate) fn empty(bounds: &Bounds) {
+        bounds.check(3, || {
+            let wire = Wire::new(2, 2);
+            let producers = [wire.produces(&[0]), wire.produces(&[1])];
+            for _ in 0..2 {
+                if !wire.ring.is_empty() {
+                    assert!(wire.pop().is_some(), "a ring that is not empty gives an entry");
+                }
+            }
+            let appended: Vec<u64> = producers.map(|producer| producer.join().unwrap()).concat();
+            assert_eq!(appended, [0, 1], "there is room for both");
+            while !wire.ring.is_empty() {
+                assert!(wire.pop().is_some(), "a ring that is not empty gives an entry");
+            }
+            assert_eq!(wire.pop(), None, "a ring that is empty gives none");
+        });
     }
 }

@@ -1,9 +1,7 @@
-//! `vm/queue.rs`, `vm/stall.rs` and `vm/pool.rs` with machines of one step.
+//! `vm/stall.rs` and `vm/pool.rs` with machines of one step.
 
 #[path = "../../crates/tilewire/src/vm/pool.rs"]
 mod pool;
-#[path = "../../crates/tilewire/src/vm/queue.rs"]
-mod queue;
 #[path = "../../crates/tilewire/src/vm/stall.rs"]
 mod stall;
 
@@ -158,39 +156,10 @@ mod waits {
 pub(crate) mod models {
     use super::machine::Machine;
     use super::pool::{Job, Pool, enter, help};
-    use super::queue::{Descriptor, Queue, Work, push};
     use super::waits::Waits;
     use crate::Bounds;
     use crate::sync::Arc;
     use loom::thread;
-
-    pub(crate) fn queue(bounds: &Bounds) {
-        bounds.check(3, || {
-            let queue = std::sync::Arc::new(Queue::new(1));
-            let sent = |k: u64| Descriptor { peer: k, work: Work::Signal { index: 10 * k, value: 100 * k } };
-            let producers = [1, 2].map(|k| {
-                let queue = queue.clone();
-                // SAFETY: the memory of a queue of one entry.
-                let put = move || unsafe { push(queue.memory().start().as_ptr(), 1, &sent(k)) };
-                thread::spawn(move || {
-                    while !put() {
-                        thread::yield_now();
-                    }
-                })
-            });
-            let mut taken = Vec::new();
-            while taken.len() < 2 {
-                match queue.pop() {
-                    Some(descriptor) => taken.push(descriptor),
-                    None => thread::yield_now(),
-                }
-            }
-            taken.sort_by_key(|descriptor| descriptor.peer);
-            assert_eq!(taken, [sent(1), sent(2)]);
-            assert_eq!(queue.pop(), None);
-            producers.into_iter().for_each(|producer| producer.join().unwrap());
-        });
-    }
 
     /// What a worker of the pool does when it finds work, `rounds` times.
     fn worker(pool: &std::sync::Arc<Pool>, rounds: usize) -> thread::JoinHandle<()> {

@@ -3,6 +3,7 @@
 use super::programs::{BufferSpec, ParamSpec, Program};
 use super::ptx_machine::{self, Access, Fault, Memory, Space, Trace};
 use tilewire::check::{self, Options as Schedule};
+use tilewire::ir::ring::{ENTRIES, ENTRY, Posted, TAKEN};
 use tilewire::ir::simplify;
 use tilewire::ptx::{Module, Options, Target, abi, emit};
 use tilewire::tensor::bytes_of;
@@ -46,6 +47,8 @@ pub struct Run {
     /// For every rank and parameter the bytes of every bank.
     pub results: Vec<Vec<Vec<Vec<u8>>>>,
     pub trace: Trace,
+    /// For every rank the entries that its launch posted, in the order in which a proxy takes them.
+    pub posted: Vec<Vec<Posted>>,
     /// For every rank and parameter the pieces of memory that the banks are.
     pieces: Vec<Vec<Vec<usize>>>,
 }
@@ -55,6 +58,17 @@ impl Run {
     pub fn is_to(&self, access: &Access, rank: usize, param: usize) -> bool {
         let piece = Memory::piece_of(access.address);
         access.space == Space::Global && piece.is_some_and(|piece| self.pieces[rank][param].contains(&piece))
+    }
+
+    /// The parameter and bank of a rank that an address lies in, and the byte in it.
+    pub fn place(&self, rank: usize, address: u64) -> Option<(usize, usize, u64)> {
+        let piece = Memory::piece_of(address)?;
+        let mut banks = self.pieces[rank]
+            .iter()
+            .enumerate()
+            .flat_map(|(param, banks)| banks.iter().enumerate().map(move |(bank, &is)| (param, bank, is)));
+        let (param, bank, _) = banks.find(|&(.., is)| is == piece)?;
+        Some((param, bank, Memory::offset_of(address)))
     }
 }
 
@@ -67,7 +81,7 @@ fn defined(name: &str, traced: &Traced, target: Target, trace: Option<Trace>) ->
     let text = emit(&simplify(&traced.kernel), Options::new(target)).unwrap().text;
     let expected = check::evaluate(&traced.kernel, &traced.args, (0, 1), Schedule::default());
     let expected = expected.unwrap_or_else(|e| panic!("{name}: {e}"));
-    let run = run_ranks(std::slice::from_ref(traced), target, trace);
+    let run = run_ranks(std::slice::from_ref(traced), target, trace, Proxies::AtTheEnd);
     let run = run.unwrap_or_else(|fault| panic!("{name} for {target}: {}", fault.0));
     for (param, (got, expected)) in run.results[0].iter().zip(&expected).enumerate() {
         for (got, expected) in got.iter().zip(expected) {
@@ -81,20 +95,35 @@ fn defined(name: &str, traced: &Traced, target: Target, trace: Option<Trace>) ->
 /// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for
 /// every rank and parameter the bytes of every bank afterwards.
 pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Vec<u8>>>>, Fault> {
-    run_ranks(ranks, target, None).map(|run| run.results)
+    run_ranks(ranks, target, None, Proxies::AtTheEnd).map(|run| run.results)
 }
 
 /// The same, with all that the threads did.
 pub fn run_world(ranks: &[Traced], target: Target) -> Result<Run, Fault> {
-    run_ranks(ranks, target, Some(Trace::default()))
+    run_ranks(ranks, target, Some(Trace::default()), Proxies::AtTheEnd)
 }
 
-fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<Run, Fault> {
+/// When proxies empty the rings of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxies {
+    /// The rings have room for everything.
+    AtTheEnd,
+    /// Whenever all threads have had a turn.
+    Beside,
+}
+
+/// Runs kernels that post, beside proxies.
+pub fn run_posts(ranks: &[Traced], target: Target, proxies: Proxies) -> Result<Run, Fault> {
+    run_ranks(ranks, target, None, proxies)
+}
+
+fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>, proxies: Proxies) -> Result<Run, Fault> {
     let mut memory = Memory { trace, ..Memory::default() };
     // By host address; a memory is named whole or not at all here.
     let mut known: Vec<(usize, Place)> = Vec::new();
     let mut launches = Vec::new();
     let mut places = Vec::new();
+    let mut rings: Vec<Proxy> = Vec::new();
     for (rank, traced) in ranks.iter().enumerate() {
         let mut launch = Launch::new(&mut memory, rank as u64, ranks.len() as u64, u64::MAX);
         let mut mine = Vec::new();
@@ -109,7 +138,7 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<R
                     launch.words.push(word);
                     &[]
                 }
-                Arg::Queue(_) => panic!("there is no network here"),
+                Arg::Queue(queue) => &[queue.entries().clone(), queue.tickets().clone()],
             };
             for bank in banks {
                 let address = bank.start().as_ptr() as usize;
@@ -121,9 +150,18 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<R
                 launch.words.push(place.address);
                 of_arg.push(place);
             }
+            let mut stamped = banks;
+            if let Arg::Queue(queue) = arg {
+                let (entries, capacity) = (of_arg[0].piece, (queue.entries().bytes() - ENTRIES) / ENTRY);
+                launch.words.extend([capacity as u64, u64::from(queue.target()) << 32]);
+                stamped = &banks[..1];
+                if rings.iter().all(|ring| ring.entries != entries) {
+                    rings.push(Proxy { rank, entries, capacity, posted: Vec::new() });
+                }
+            }
             if traced.kernel.is_matched(id) {
                 let operation = |bank: &tilewire::Memory| bank.operation().unwrap_or(0);
-                launch.words.extend(banks.iter().map(|bank| abi::stamp(param, operation(bank))));
+                launch.words.extend(stamped.iter().map(|bank| abi::stamp(param, operation(bank))));
             }
             mine.push(of_arg);
         }
@@ -132,12 +170,48 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<R
         places.push(mine);
     }
     let all: Vec<(&Module, &[u8])> = launches.iter().map(|(module, args)| (module, &args[..])).collect();
-    ptx_machine::run_world(&all, &mut memory)?;
+    ptx_machine::run_beside(&all, &mut memory, &mut |memory| {
+        if proxies == Proxies::Beside {
+            rings.iter_mut().for_each(|ring| ring.empty(memory));
+        }
+    })?;
+    rings.iter_mut().for_each(|ring| ring.empty(&mut memory));
+    let of_rank =
+        |rank: usize| rings.iter().filter(|ring| ring.rank == rank).flat_map(|ring| ring.posted.clone()).collect();
+    let posted = (0..ranks.len()).map(of_rank).collect();
     let bytes = |place: &Place| memory.pieces[place.piece][..place.bytes].to_vec();
     let results = places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(bytes).collect()).collect()).collect();
     let pieces =
         places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(|place| place.piece).collect()).collect());
-    Ok(Run { results, pieces: pieces.collect(), trace: memory.trace.unwrap_or_default() })
+    Ok(Run { results, posted, pieces: pieces.collect(), trace: memory.trace.unwrap_or_default() })
+}
+
+/// The proxy of a ring in the machine's memory, by the rules of `tilewire::ir::ring`.
+pub struct Proxy {
+    pub rank: usize,
+    /// The piece with the entries.
+    pub entries: usize,
+    pub capacity: usize,
+    /// What it has taken.
+    pub posted: Vec<Posted>,
+}
+
+impl Proxy {
+    /// Takes all entries that are published.
+    pub fn empty(&mut self, memory: &mut Memory) {
+        loop {
+            let taken = memory.word(self.entries, TAKEN);
+            let entry = ENTRIES + taken as usize % self.capacity * ENTRY;
+            if memory.word(self.entries, entry) != taken + 1 {
+                return;
+            }
+            let words = std::array::from_fn(|k| memory.word(self.entries, entry + 8 * (k + 1)));
+            self.posted.push(Posted::of_words(words).unwrap_or_else(|| panic!("no entry: {words:x?}")));
+            // What is written into a freed entry before its turn must not be taken for the old entry.
+            (1..8).for_each(|k| memory.set_word(self.entries, entry + 8 * k, u64::MAX));
+            memory.set_word(self.entries, TAKEN, taken + 1);
+        }
+    }
 }
 
 /// The parameter block of a launch: see `tilewire::ptx::abi`.

@@ -1,6 +1,6 @@
 //! The standard library's atomics, locks and pauses under one name, for files whose orderings are subtle.
 //!
-//! `models/` compiles those files (`vm/pool.rs`, `vm/queue.rs`, `vm/stall.rs`, `transport/doorbell.rs`, `cuda/gang.rs`)
+//! `models/` compiles those files (`tensor/ring.rs`, `vm/pool.rs`, `vm/stall.rs`, `transport/doorbell.rs`, `cuda/gang.rs`)
 //! against a module of the same name with loom's atomics, and runs them in all orders that the memory model allows.
 //! Therefore they must take all synchronisation from here.
 #![forbid(unsafe_code)]

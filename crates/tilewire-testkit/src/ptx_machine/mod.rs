@@ -45,9 +45,24 @@ impl Memory {
         FAR * self.pieces.len() as u64
     }
 
+    /// The word of 8 bytes at an offset of a piece.
+    pub fn word(&self, piece: usize, offset: usize) -> u64 {
+        u64::from_le_bytes(self.pieces[piece][offset..offset + 8].try_into().expect("eight bytes"))
+    }
+
+    /// Changes the word of 8 bytes at an offset of a piece.
+    pub fn set_word(&mut self, piece: usize, offset: usize, word: u64) {
+        self.pieces[piece][offset..offset + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
     /// The number of the piece that an address lies in.
     pub fn piece_of(address: u64) -> Option<usize> {
         ((address / FAR) as usize).checked_sub(1)
+    }
+
+    /// The byte of its piece that an address is.
+    pub fn offset_of(address: u64) -> u64 {
+        address % FAR
     }
 
     fn at(&mut self, address: u64, bytes: u64) -> Result<&mut [u8], String> {
@@ -74,6 +89,15 @@ pub fn run(module: &Module, args: &[u8], memory: &mut Memory) -> Result<(), Faul
 
 /// Runs one launch of every rank at the same time.
 pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), Fault> {
+    run_beside(ranks, memory, &mut |_| {})
+}
+
+/// The same, beside a host that has its turn after all threads had theirs.
+pub fn run_beside(
+    ranks: &[(&Module, &[u8])],
+    memory: &mut Memory,
+    host: &mut dyn FnMut(&mut Memory),
+) -> Result<(), Fault> {
     let codes =
         ranks.iter().map(|(module, _)| Code::parse(&module.text)).collect::<Result<Vec<Code>, _>>().map_err(Fault)?;
     let mut blocks = Vec::new();
@@ -101,6 +125,7 @@ pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), 
             moved |= block.meet(code, memory.trace.as_mut()).map_err(Fault)?;
             live |= block.threads.iter().any(|thread| !thread.is_done());
         }
+        host(memory);
         if !live {
             let quiet = blocks.iter().all(|(_, block)| block.shared.is_quiet());
             return if quiet { Ok(()) } else { Err(Fault("a block ends with copies under way".into())) };

@@ -70,7 +70,9 @@ impl ObservedLaunch {
         let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
         let bound = kernel.params.iter().nth(param as usize);
         let name = bound.map_or("scratch", |(_, param)| param.name());
-        let is_matched = bound.is_some_and(|(id, _)| kernel.is_matched(id));
+        // A wait for room in a queue counts entries, also where the posts are matched.
+        let counts_entries = bound.is_some_and(|(_, param)| matches!(param, Param::Queue { .. }));
+        let is_matched = !counts_entries && bound.is_some_and(|(id, _)| kernel.is_matched(id));
         let of_packets = bound.is_some_and(|(_, param)| matches!(param, Param::Buffer { .. }));
         let operation = |word: u64| match of_packets {
             true => matching::operation_of_flag(word as u32).into(),
@@ -123,11 +125,12 @@ impl ObservedLaunch {
 }
 
 /// All pairs of ranks that a launch connects, over all banks. Credits count too: a peer may wait for a launch that only
-/// gives credits.
+/// gives credits. So do queues, whose posts a peer may wait for.
 fn crossings(args: &[Arg]) -> Vec<Between> {
     let banks = args.iter().flat_map(|arg| match arg {
         Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
-        _ => &[],
+        Arg::Queue(queue) => std::slice::from_ref(queue.entries()),
+        Arg::Scalar(_) => &[],
     });
     banks.filter_map(|bank| bank.between()).collect()
 }

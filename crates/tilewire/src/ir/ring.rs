@@ -58,7 +58,7 @@ pub struct Posted {
 /// The bytes of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostedSpan {
-    /// Address of the first byte.
+    /// Address of the first byte; any address if there are no bytes.
     pub source: u64,
     /// Byte offset in the target.
     pub destination: u64,

@@ -27,8 +27,9 @@
 //!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access is out of bounds (if bounds are checked),
 //!               4 the awaited signal or packet came from another operation
 //!        1 role   2 block   3 copy   4 instruction (its number)
-//!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index
+//!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index, or ticket
 //!        8 expected, or the largest index allowed   9 seen, or 0
+//!        (for a queue: the entries that the proxy must be done with, and those that it is done with)
 //! ```
 //!
 //! A long wait **stalls**. After [`STALLED_AFTER`] it repeatedly writes the parameter it waits at and the time into the

@@ -5,17 +5,35 @@
 //!     ticket := tickets++                              device memory: a round trip to the host would cost a microsecond
 //!     until ticket − seen < capacity: seen := taken    `seen` in device memory is a value that the host's `taken` had
 //!     entry[ticket] := descriptor                      host memory
-//!     entry[ticket].turn := ticket + 1                 st.release.sys: cumulative, so it covers the lanes' stores
+//!     entry[ticket].turn := ticket + 1                 st.release.sys
+//!   barrier, at which all lanes leave if the leader gave up
 //! ```
-//! `taken` is read with acquire at system scope, and `seen` is written with release and read with acquire at device
-//! scope. So the proxy's reads of the entry come before the stores to it, whichever thread read `taken`.
+//! **What the proxy sees.** The lanes' accesses happen before the first barrier, the barrier before the release, and
+//! release is cumulative. So a proxy that acquires the turn sees the whole descriptor and the bytes that it names. That a
+//! NIC which the proxy then asks to read GPU memory finds them there is an assumption outside the formal PTX model, as
+//! for every peer that is no thread.
 //!
-//! A ticket is taken before there is room. If the wait for room gives up, the entry stays empty and the proxy stops
-//! there: the launch has failed by then, and its transport is broken.
+//! **What is overwritten.** The proxy's reads of an entry come before its release of `taken`. A leader reads `taken` with
+//! acquire at system scope, and passes it on in `seen` with release at device scope, which other leaders acquire.
+//! Causality is transitive across scopes, so the reads come before the stores, whichever thread read `taken`. `seen` may
+//! go back, as leaders write it in any order. Any earlier value of `taken` is safe: it only makes a leader look again.
+//!
+//! **Who may post.** Tickets and `seen` have device scope. Kernels of another device, or of the CPU engine, must not
+//! share the ring.
+//!
+//! **Order.** A leader's tickets grow, since all atomics at one address are in one order. So do those of two leaders of
+//! which one waited for a signal of the other.
+//!
+//! **Giving up.** A ticket is taken before there is room. If the wait for room gives up, or is aborted, the leader writes
+//! nothing: the entry still belongs to the descriptor of the lap before. The proxy stops there. The launch has failed by
+//! then, and its transport is broken: the ring cannot be used again.
+//!
+//! No lane waits for the ring but the leader, and leaders are in different warps. The holder of the lowest unpublished
+//! ticket waits for the proxy alone, so leaders cannot wait for each other in a circle.
 
 use super::abi;
 use super::role::RoleCode;
-use super::text::Reg;
+use super::text::{Hex, Reg};
 use crate::ir::matching::COUNT_SHIFT;
 use crate::ir::ring::{self, ENTRIES, ENTRY, SEEN, TAKEN, TICKETS};
 use crate::ir::{Base, Entity, Inst, Notice, ParamId, PostSpan, Value};
@@ -34,6 +52,7 @@ impl RoleCode<'_> {
         let is_room = self.t.p("setp.lt.u64", &[&used, &capacity]);
         self.t.branch_if(is_room, room);
         self.wait_for_room(inst, queue, (entries, capacity), (ticket, seen));
+        self.t.branch_if(self.fixed.failed, done);
         self.t.line(format_args!("st.release.gpu.global.u64 [{tickets}+{SEEN}], {seen};"));
         self.t.at(room);
         let last = self.t.d("sub.u64", &[&capacity, &1]);
@@ -62,7 +81,9 @@ impl RoleCode<'_> {
         let known = self.t.d_const(ring::head(0, span.is_some(), parts));
         let target = self.argument(self.params.offset(queue) + 24);
         let head = self.t.d("or.b64", &[&known, &target]);
+        // A rank that does not exist must not change the other fields.
         let peer = self.value(peer);
+        let peer = self.t.d("and.b64", &[&peer, &Hex(u32::MAX.into())]);
         let head = self.t.d("or.b64", &[&head, &peer]);
         let [source, destination, bytes] = match span {
             Some(PostSpan { src, dst, bytes }) => {
@@ -88,7 +109,7 @@ impl RoleCode<'_> {
         [head, source, destination, bytes, slot, value]
     }
 
-    /// Reads `taken` until the ticket's entry is free. Leaves its last value in `seen`.
+    /// Reads `taken` until the ticket's entry is free, or gives up. Leaves its last value in `seen`.
     fn wait_for_room(
         &mut self,
         inst: Inst,
@@ -107,7 +128,10 @@ impl RoleCode<'_> {
         let is_room = self.t.p("setp.lt.u64", &[&used, &capacity]);
         self.t.branch_if(is_room, mark.lifted);
         let over = self.poll_rarely(polls, started, again, &mark, |_| {});
-        let what = self.awaited(inst, (queue.index(), None), ticket, capacity, used);
+        // As with a slot: what `taken` must reach, and what it is.
+        let least = self.t.d("sub.u64", &[&ticket, &capacity]);
+        let least = self.t.d("add.u64", &[&least, &1]);
+        let what = self.awaited(inst, (queue.index(), None), ticket, least, seen);
         self.give_up(what, &abi::GAVE_UP, over);
         self.lift(mark);
     }

@@ -356,7 +356,9 @@ impl<'k> RoleCode<'k> {
     fn op(&mut self, inst: Inst) -> Result<(), PtxError> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
-        if !(is_lane_local(&data.op) || matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. })) {
+        // Only the leader touches memory in these.
+        let by_leader = matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. } | Op::Post { .. });
+        if !(is_lane_local(&data.op) || by_leader) {
             self.clean = false;
         }
         match &data.op {

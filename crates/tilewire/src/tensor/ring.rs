@@ -1,5 +1,8 @@
 //! The memory of a descriptor ring: many producers (blocks and roles of kernels), one consumer (the network proxy). Its
 //! layout and rules are those of [`ir::ring`](crate::ir::ring).
+//!
+//! The producers of a ring are kernels of the CPU engine, or kernels of one GPU: a GPU's atomics on the tickets are not
+//! atomic for anyone else. [`push`] is the CPU's; `ptx/post.rs` is the GPU's.
 
 use super::Purpose;
 use super::memory::Memory;
@@ -65,7 +68,7 @@ impl Ring {
         &self.entries
     }
 
-    /// The oldest entry, if there is one.
+    /// The oldest entry, if there is one. One thread at a time may take entries: two would get the same one.
     pub fn pop(&self) -> Option<Result<Posted, BadEntry>> {
         let ring = self.entries.start().as_ptr();
         // SAFETY: `over` made the ring; entry addresses are inside it because they are taken modulo its capacity.
@@ -99,6 +102,11 @@ impl Queue {
     /// The entries, as kernels bind them.
     pub fn entries(&self) -> &Memory {
         &self.memories[0]
+    }
+
+    /// The tickets, as kernels bind them.
+    pub fn tickets(&self) -> &Memory {
+        &self.memories[1]
     }
 
     /// The number of the region at the peers.
@@ -161,7 +169,10 @@ pub(crate) unsafe fn push(entries: *mut u8, tickets: *mut u8, capacity: u64, wor
         let mut ticket = tickets.load(Ordering::Relaxed);
         loop {
             // Acquire: the consumer's reads of the entry are done before it is written again.
-            if ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire)) >= capacity {
+            let used = ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire));
+            // Negative: other producers took this ticket and the consumer was done with it. The exchange fails, because the
+            // acquire above orders it after theirs.
+            if used as i64 >= capacity as i64 {
                 return false;
             }
             let next = ticket.wrapping_add(1);
