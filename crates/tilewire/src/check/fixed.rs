@@ -81,6 +81,12 @@ impl Reach {
         Reach { memory: bank.memory, start: bank.offset, end: bank.offset + bank.len }
     }
 
+    /// The slot at an offset of a bank.
+    pub(super) fn one(bank: &Bank, offset: u64) -> Reach {
+        let start = bank.offset.saturating_add(offset);
+        Reach { memory: bank.memory, start, end: start.saturating_add(8) }
+    }
+
     /// True if the slot at a byte is one of them.
     pub(super) fn holds(&self, memory: super::MemoryId, byte: u64) -> bool {
         self.memory == memory && self.start <= byte && byte + 8 <= self.end
@@ -102,8 +108,7 @@ pub(super) fn reach(kernel: &Kernel, bound: &[Bound], slot: &Slot) -> Vec<Reach>
     };
     let Some(index) = constant(slot.index) else { return banks.into_iter().map(Reach::all).collect() };
     let stride = stride(kernel, slot.slots);
-    let at = |bank: &Bank| bank.offset + index as u64 * stride;
-    banks.into_iter().map(|bank| Reach { memory: bank.memory, start: at(bank), end: at(bank) + 8 }).collect()
+    banks.into_iter().map(|bank| Reach::one(bank, index as u64 * stride)).collect()
 }
 
 fn stride(kernel: &Kernel, slots: ParamId) -> u64 {

@@ -15,7 +15,8 @@
 //! # The memory model
 //!
 //! Parties are role copies, the host thread of each rank, its copy engines' streams, and everything that works
-//! asynchronously for a role copy: each bulk copy, each network put. For a party an access is *visible* or not, and
+//! asynchronously for a role copy: each bulk copy, the bytes of each post, and the notices for each slot of a peer. For a
+//! party an access is *visible* or not, and
 //! *over* or not; visible implies over. Two accesses to one byte, one of them a write, **race** unless the earlier is
 //! visible (over, if it is a read) to the party of the later.
 //!
@@ -34,10 +35,14 @@
 //!   covers it, or the end of the role.
 //! - **A packet**: its bytes are visible to the party that got its flag; nothing else is. A packet may be overwritten
 //!   only when its reads are over.
-//! - **`post`** begins with what is visible to the poster. Two puts are not ordered, even to one place, unless the
-//!   first is over for the poster.
-//! - **`post_signal` → `wait`**: the data of earlier posts to that peer on that queue is visible, and what was over for
-//!   the poster is over. Nothing else that the poster saw is. Signals of one poster to one peer arrive in order.
+//! - **The bytes of a post** are read and written at any time after the post, by a party that begins with what is visible
+//!   to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster.
+//! - **A notice of a post** sets its slot once what it covers has arrived, and once the poster's earlier notices for that
+//!   slot have come. Notices for different slots are not ordered. It covers, of the poster's posts to that peer over that
+//!   ring: its own parts if it has bytes (a *delivery*), all earlier ones if it has none (a *signal*), none if it is a
+//!   credit. For the waiter the covered bytes are visible, and everything that was visible to the poster when it
+//!   posted is too; everything over is over. The poster's other posts are not, unless they were over for the poster and
+//!   went to that peer. A credit shows nothing: what was over for the poster is over.
 //! - **Atomics**: two of them race as plain accesses do, unless they touch the same bytes and the scope of each
 //!   contains the other's party (a rank is a device). One that acquires sees what every earlier releasing one
 //!   published. On the bytes of a slot an atomic is a signal that adds.
@@ -50,8 +55,8 @@
 //! later signal of data shows what an earlier one showed if its signaller has *seen* that; it is not enough that the
 //! earlier one is over for it. A later credit does if it is of the same party (on a GPU a relaxed store continues the
 //! same thread's earlier release to the same place). A role copy is the same party in a later launch, although another
-//! thread may run it there, because the end of a launch flushes. A proxy's signal shows the posted data and nothing
-//! else. So a wait learns the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores
+//! thread may run it there, because the end of a launch flushes. The notices of one poster for one slot are one party
+//! too. So a wait learns the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores
 //! need no rule: the engine ends them with a fence before it signals.
 //!
 //! **Promises of parameters.** Some bytes must not be written, during a launch, by a kernel of another rank or by
@@ -109,6 +114,13 @@
 //!    premise: a test that *fails* may be older than in any interleaving.
 //! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they
 //!    are parties with exactly those edges, and 1 to 3 hold for them.
+//! 6. *Posts* are such parties. The bytes of a post have an edge from the post, and nothing holds them back: they commute
+//!    with every step that they do not race with. A notice has edges from its own post, from the bytes that it covers,
+//!    and from the notice before it for its slot. All of these are fixed by what the poster posted, so in every run the
+//!    same notice comes after the same parts, whatever order they arrive in. It is a wait for those parts, which no step
+//!    takes away again, followed by a signal: one step that stays enabled once it is. Its slot grows and has one writer
+//!    as any other does, so 1 covers it. That we deliver in the order of the posts is one of the linear extensions of 2.
+//!    A delivery whose parts do not all come holds its slot in every run: that is the same deadlock in all.
 //!
 //! `tests/suite/checker/brute` compares the claim with all interleavings of small random programs, with a definition of
 //! races that uses no clock. Outside the fragment every order of signals, waits, tests, packets and atomics is run, up

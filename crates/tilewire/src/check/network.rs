@@ -3,7 +3,7 @@
 use super::memory::{Memories, MemoryId};
 use super::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet};
 use crate::ir::{Inst, ParamId, matching};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// A request from a kernel to the proxy behind a queue. Bounds were checked when it was posted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,15 +48,23 @@ pub struct NetworkNotice {
     pub credit: bool,
 }
 
-/// Deliveries of which some parts have arrived. By slot: the value, and how many parts.
+/// Deliveries that are not complete. By poster, queue and slot, in the order of their first parts.
 #[derive(Clone, Default, Debug)]
-pub struct Arrivals(HashMap<(MemoryId, u64), (u64, u8)>);
+pub struct Arrivals(HashMap<(Actor, ParamId, MemoryId, u64), VecDeque<Delivery>>);
+
+/// A delivery, a signal or a credit.
+#[derive(Clone, Debug)]
+struct Delivery {
+    notice: NetworkNotice,
+    /// The last of its parts.
+    inst: Inst,
+    arrived: u8,
+}
 
 impl Descriptor {
-    /// Carries out the descriptor. A notice for a slot whose last delivery is not complete is held: here for ever,
-    /// since posts are delivered in order.
+    /// Carries out the descriptor. A notice for a slot that waits for an earlier delivery of its poster is held.
     pub fn deliver(&self, arrivals: &mut Arrivals, memories: &mut Memories, observer: &mut dyn Observer) {
-        let Descriptor { who, inst, .. } = *self;
+        let Descriptor { who, inst, queue, .. } = *self;
         observer.delivered(self);
         if let Some(NetworkSpan { from, to, bytes }) = self.span {
             for (kind, (memory, first)) in [(AccessKind::NetworkRead, from), (AccessKind::NetworkWrite, to)] {
@@ -65,22 +73,33 @@ impl Descriptor {
             let data = memories.bytes(from.0)[from.1 as usize..][..bytes as usize].to_vec();
             memories.bytes_mut(to.0)[to.1 as usize..][..bytes as usize].copy_from_slice(&data);
         }
-        let Some(NetworkNotice { slot, value, operation, parts, credit }) = self.notice else { return };
-        let (awaited, arrived) = arrivals.0.entry((slot.memory, slot.byte)).or_insert((value, 0));
-        if *awaited != value {
-            return;
+        let Some(notice) = self.notice else { return };
+        let line = arrivals.0.entry((who, queue, notice.slot.memory, notice.slot.byte)).or_default();
+        match line.iter_mut().find(|delivery| delivery.notice == notice && !delivery.is_complete()) {
+            Some(delivery) => (delivery.arrived, delivery.inst) = (delivery.arrived + 1, inst),
+            None => line.push_back(Delivery { notice, inst, arrived: 1 }),
         }
-        *arrived += 1;
-        if *arrived < parts {
-            return;
+        while line.front().is_some_and(Delivery::is_complete) {
+            let Some(delivery) = line.pop_front() else { return };
+            delivery.tell(who, memories, observer);
         }
-        arrivals.0.remove(&(slot.memory, slot.byte));
+    }
+}
+
+impl Delivery {
+    fn is_complete(&self) -> bool {
+        self.arrived >= self.notice.parts
+    }
+
+    /// Sets the slot.
+    fn tell(&self, who: Actor, memories: &mut Memories, observer: &mut dyn Observer) {
+        let NetworkNotice { slot, value, operation, credit, .. } = self.notice;
         let before = memories.read(slot.memory, slot.byte, 8);
         let (before, word) = match operation {
             Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),
             None => (before, value),
         };
-        observer.signal(who, inst, &slot, &SlotSet { before, value, credit, operation });
+        observer.signal(who, self.inst, &slot, &SlotSet { before, value, credit, operation });
         memories.write(slot.memory, slot.byte, 8, word);
     }
 }

@@ -51,6 +51,15 @@ struct Run {
 /// A role copy, the number of a ring, and a peer.
 type RouteKey = (PartyId, usize, u32);
 
+/// What a posted notice tells.
+#[derive(Default)]
+struct Told {
+    /// What its poster had seen, and the posts that it covers.
+    knowledge: Knowledge,
+    /// True if it shows posted data.
+    shows_data: bool,
+}
+
 /// The observer.
 pub struct Detector<'k> {
     /// By launch, then by rank.
@@ -71,6 +80,8 @@ pub struct Detector<'k> {
     lanes_to: HashMap<(usize, u32), Vec<PartyId>>,
     /// By slot: the proxy's notices for it.
     notices: HashMap<(RouteKey, SlotKey), PartyId>,
+    /// By the party and the value of a notice that was posted: what it tells.
+    told: HashMap<(PartyId, u64), Told>,
     shadows: Vec<Shadow>,
     /// All slots.
     pub slots: Slots,
@@ -131,6 +142,7 @@ impl<'k> Detector<'k> {
             routes: HashMap::new(),
             lanes_to: HashMap::new(),
             notices: HashMap::new(),
+            told: HashMap::new(),
             shadows: Vec::new(),
             slots: Slots::default(),
             credits: Credits::default(),
@@ -489,29 +501,21 @@ impl Observer for Detector<'_> {
         self.parties[role as usize].has_met = true;
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let mut shows_data = !credit;
-        let party = match self.kernels[self.parties[role as usize].launch as usize][who.rank as usize].insts[inst].op {
-            Op::Post { queue, span, .. } => {
-                let route = self.route((role, queue, slot.bank), who);
-                let party = self.notifier(route, key, who);
-                let mut shown = self.parties[role as usize].knowledge.clone();
-                if !credit && span.is_none() {
-                    // A signal shows all data that was posted before it.
-                    let (posted, is_new) = self.routes.entry(route).or_default();
-                    shown.visible.join(posted);
-                    shown.over.join(posted);
-                    shows_data = std::mem::take(is_new);
-                }
-                let launch = self.parties[role as usize].launch;
-                self.parties[role as usize].tick(role);
+        let launch = self.parties[role as usize].launch;
+        let party = match self.kernels[launch as usize][who.rank as usize].insts[inst].op {
+            Op::Post { queue, .. } => {
+                let party = self.notifier(self.route((role, queue, slot.bank), who), key, who);
+                let told = self.told.remove(&(party, value)).unwrap_or_default();
+                shows_data = told.shows_data;
                 let notifier = &mut self.parties[party as usize];
-                notifier.knowledge.join(&if credit { shown.credit() } else { shown });
+                notifier.knowledge.join(&told.knowledge);
                 notifier.launch = launch;
                 party
             }
             _ => role,
         };
         self.slot_touch(party, inst, slot, AccessKind::Atomic);
-        let (epoch, launch) = (self.parties[party as usize].epoch, self.parties[party as usize].launch);
+        let epoch = self.parties[party as usize].epoch;
         let knowledge = self.parties[party as usize].knowledge.clone();
         let all = self.parties[party as usize].release(party);
         let published = if credit { Rc::new(all.credit()) } else { all };
@@ -606,32 +610,49 @@ impl Observer for Detector<'_> {
     fn post(&mut self, descriptor: &Descriptor) {
         self.flush();
         self.incomplete.get_or_insert(Incomplete::Posts);
-        let &Descriptor { who, queue, peer, span: Some(_), notice, .. } = descriptor else { return };
+        let &Descriptor { who, queue, peer, span, notice, .. } = descriptor;
         let role = self.role(who);
-        let mut base = Knowledge::clone(&self.parties[role as usize].release(role));
-        // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it. A lane may
-        // have carried others since.
+        let seen = self.parties[role as usize].release(role);
+        // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it, whichever
+        // role copy of this rank posted it. A lane may have carried others since.
         let route = self.route((role, queue, peer), who);
-        for &lane in self.lanes_to.get(&(route.1, peer)).into_iter().flatten() {
-            let over = base.over.get(lane);
-            if over > base.visible.get(lane) {
-                base.visible.set(lane, over);
-            }
+        let is_post = |lane: &PartyId| matches!(self.parties[*lane as usize].name, PartyName::Post(_));
+        let own = self.parties[role as usize].lanes.iter().copied().filter(is_post);
+        let of_others = self.lanes_to.get(&(route.1, peer)).into_iter().flatten().copied();
+        let over: Vec<(PartyId, u32)> = own.chain(of_others).map(|lane| (lane, seen.over.get(lane))).collect();
+        let lane = span.map(|_| {
+            let mut base = Knowledge::clone(&seen);
+            over.iter().for_each(|&(lane, epoch)| base.visible.set(lane, epoch));
+            // What one peer has been shown says nothing about data sent to another.
+            let lane = self.lane(role, PartyName::Post(who), Some((route.1, peer)), &base);
+            let (posted, is_new) = self.routes.entry(route).or_default();
+            posted.set(lane, self.parties[lane as usize].epoch);
+            *is_new |= notice.is_none();
+            lane
+        });
+        let Some(notice) = notice else { return };
+        let key = SlotKey { memory: notice.slot.memory, byte: notice.slot.byte };
+        let notifier = self.notifier(route, key, who);
+        let told = self.told.entry((notifier, notice.value)).or_default();
+        told.knowledge.join(&seen);
+        if notice.credit {
+            return;
         }
-        // What one peer has been shown says nothing about data sent to another.
-        let lane = self.lane(role, PartyName::Post(who), Some((route.1, peer)), &base);
-        let epoch = self.parties[lane as usize].epoch;
-        let (posted, is_new) = self.routes.entry(route).or_default();
-        posted.set(lane, epoch);
-        *is_new |= notice.is_none();
-        // The notice of a delivery shows the bytes of its own parts, and those of earlier deliveries for its slot.
-        if let Some(notice) = notice {
-            let key = SlotKey { memory: notice.slot.memory, byte: notice.slot.byte };
-            let notifier = self.notifier(route, key, who);
-            let shown = &mut self.parties[notifier as usize].knowledge;
-            shown.visible.set(lane, epoch);
-            shown.over.set(lane, epoch);
+        // It shows the bytes of its own parts; as a signal, those of all earlier posts to the peer; and always those
+        // that are over.
+        told.shows_data = true;
+        let to_peer = |(lane, _): &(PartyId, u32)| self.parties[*lane as usize].route == Some((route.1, peer));
+        let own = lane.map(|lane| (lane, self.parties[lane as usize].epoch));
+        // An earlier part may have told more of its lane.
+        let mut covered = Clock::default();
+        over.into_iter().filter(to_peer).chain(own).for_each(|(lane, epoch)| covered.set(lane, epoch));
+        if lane.is_none() {
+            let (posted, is_new) = self.routes.entry(route).or_default();
+            covered.join(posted);
+            told.shows_data = std::mem::take(is_new);
         }
+        told.knowledge.visible.join(&covered);
+        told.knowledge.over.join(&covered);
     }
 
     fn done(&mut self, who: Actor) {

@@ -9,8 +9,8 @@
 //!   continues the release before it, even if it is a credit. (Only a release that the wait was for, or a later one.) A
 //!   later launch of the party is the same party: the end of a launch flushes;
 //! - it is an atomic, which continues the release that it reads;
-//! - it is a signal of data and its signaller has seen everything that the one before it shows (a proxy shows only the
-//!   posted data, whatever its poster has seen).
+//! - it is a signal of data and its signaller has seen everything that the one before it shows. (The signaller of a
+//!   posted notice is the proxy, one for each poster, peer and slot: it has seen what its poster had.)
 //!
 //! An atomic shows more than its own party has seen or released, because it continues the releases of others. A credit
 //! of its party after it continues only what the party itself released. And a party that has seen the atomic has not

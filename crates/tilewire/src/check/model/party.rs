@@ -18,9 +18,9 @@ pub enum PartyName {
     Role(Actor),
     /// A bulk copy of a role copy.
     Bulk(Actor),
-    /// A network put of a role copy.
+    /// The bytes of a post of a role copy.
     Post(Actor),
-    /// The signals of a role copy to one peer over the network.
+    /// The notices of a role copy for one slot of a peer.
     Proxy(Actor),
     /// A copy engine; the same in every launch.
     Stream(StreamId),
@@ -68,7 +68,7 @@ pub struct Party {
     pub lanes: Vec<PartyId>,
     /// Bulk copies that are not known to be complete, oldest first.
     pub copies: VecDeque<Copying>,
-    /// For a network put: the ring and the peer.
+    /// For a post: the ring and the peer.
     pub route: Option<(usize, u32)>,
     /// True if it has signalled, waited, or changed memory that others see, in this launch.
     pub has_met: bool,

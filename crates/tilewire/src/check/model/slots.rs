@@ -25,8 +25,8 @@ pub struct Signalled {
     pub published: Published,
     /// True if it shows no data.
     pub credit: bool,
-    /// True if it shows less than earlier signals: a credit. (A bare signal of the network, which counts as a credit
-    /// elsewhere, shows the data posted before.)
+    /// True if it shows less than earlier signals: a credit. (A posted signal without bytes counts as a credit
+    /// elsewhere, and yet publishes what its poster has seen.)
     pub hides: bool,
     /// The scope of its atomicity, if it is an atomic that adds to the slot.
     pub atomic: Option<Atomicity>,

@@ -1,11 +1,12 @@
 //! The effect of a mutation on a plan.
 
 use super::edit::Edit;
+use super::posts;
 use super::sites::{Place, sibling, whole};
 use super::{Mutant, Mutation};
 use crate::check::model::Watch;
 use crate::check::world::Plan;
-use crate::ir::{BulkDone, Const, Inst, Kernel, Op, Type};
+use crate::ir::{BulkDone, Const, Inst, Kernel, Notice, Op, Type};
 
 /// The plan with the mistake at a place.
 pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
@@ -31,8 +32,12 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
     let near = match mutation {
         Mutation::ReusedSlot => sibling(kernel, whole(kernel, inst), true),
         Mutation::SignalBeforePut => sibling(kernel, inst, false),
+        Mutation::PostBeforePut => posts::filler(kernel, inst),
         _ => None,
     };
+    if mutation == Mutation::NoticeBeforeData {
+        return posts::tell_first(kernel, inst);
+    }
     let op = kernel.insts[inst].op.clone();
     let mut edit = Edit { kernel };
     let new = match (mutation, op) {
@@ -42,9 +47,33 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
             let moved = whole(edit.kernel, inst);
             return near.map_or((), |near| edit.shift(moved, near, true));
         }
+        // The values that a post needs are there only where it stands: what it tells of is moved instead.
+        (Mutation::SignalBeforePut | Mutation::PostBeforePut, Op::Post { .. }) => {
+            return near.map_or((), |near| edit.shift(near, inst, true));
+        }
         (Mutation::SignalBeforePut, _) => return near.map_or((), |near| edit.shift(inst, near, false)),
         (Mutation::ReadyOfBlock0, _) => return edit.only_block_0(inst),
         (Mutation::ReleaseToRelaxed, Op::Signal { slot, x }) => Op::SignalCredit { slot, x },
+        (Mutation::ReleaseToRelaxed, Op::Post { queue, peer, span, notice }) => {
+            let notice = notice.map(|notice| Notice { credit: true, ..notice });
+            Op::Post { queue, peer, span, notice }
+        }
+        (Mutation::WrongLine, Op::Post { queue, peer, span, notice: Some(mut notice) }) => {
+            notice.slot = edit.plus(inst, notice.slot, 1);
+            Op::Post { queue, peer, span, notice: Some(notice) }
+        }
+        (Mutation::PartsOffByOne, Op::Post { queue, peer, span, notice: Some(mut notice) }) => {
+            notice.parts = posts::wrong_parts(notice.parts);
+            Op::Post { queue, peer, span, notice: Some(notice) }
+        }
+        (Mutation::SharedTail, Op::Post { queue, peer, span, notice: Some(mut notice) }) => {
+            notice.slot = edit.minus_copy(inst, notice.slot);
+            Op::Post { queue, peer, span, notice: Some(notice) }
+        }
+        (Mutation::PutTooFar, Op::Post { queue, peer, span: Some(mut span), notice }) => {
+            span.dst = edit.plus(inst, span.dst, 1);
+            Op::Post { queue, peer, span: Some(span), notice }
+        }
         (Mutation::WrongSlot, Op::Signal { mut slot, x }) => {
             slot.index = edit.plus(inst, slot.index, 1);
             Op::Signal { slot, x }

@@ -42,6 +42,13 @@ impl Edit<'_> {
         self.kernel.insts[new].result.expect("the op defines a value")
     }
 
+    /// Inserts an op that defines no value before an instruction, on its line.
+    pub fn insert(&mut self, inst: Inst, op: Op) {
+        let (region, place) = self.position(inst).expect("the instruction is listed");
+        let new = self.add(inst, op, false);
+        self.kernel.regions[region].insert(place, new);
+    }
+
     /// `x + by` before an instruction.
     pub fn plus(&mut self, inst: Inst, x: Value, by: i64) -> Value {
         let ty = self.kernel.ty(x);

@@ -11,10 +11,12 @@
 //! | `sites.rs` | where a mutation applies |
 //! | `apply.rs` | what it does there |
 //! | `swap.rs` | slots of two peers that a rank could mistake for each other |
+//! | `posts.rs` | what mutations ask about posts |
 //! | `edit.rs` | small edits of a kernel |
 
 mod apply;
 mod edit;
+mod posts;
 mod sites;
 mod swap;
 
@@ -91,6 +93,14 @@ mutations! {
     ReusedFlag = "reused-flag",
     /// Packets are not cleared before their flags wrap around.
     FlagsNotCleared = "flags-not-cleared",
+    /// The notice of a delivery is a signal that is posted before the bytes.
+    NoticeBeforeData = "notice-before-data",
+    /// Bytes are posted before the outbox is filled.
+    PostBeforePut = "post-before-put",
+    /// A posted notice goes to the next slot.
+    WrongLine = "wrong-line",
+    /// The parts of a delivery are counted wrongly.
+    PartsOffByOne = "parts-off-by-one",
 }
 
 impl Mutation {

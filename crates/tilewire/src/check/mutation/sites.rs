@@ -1,11 +1,12 @@
 //! Where a mutation applies.
 
 use super::Mutation;
+use super::posts;
 use super::swap::{Swap, swaps};
 use crate::check::fixed::{Reach, reach};
 use crate::check::model::Watch;
 use crate::check::world::{Limits, Plan, ToBlock, execute};
-use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Region, SourceLine, Type};
+use crate::ir::{Base, BulkDone, Inst, Kernel, Notice, Op, Region, SourceLine, Type};
 
 /// One place of the source in all kernels that have it; the whole plan if it is not in a kernel.
 #[derive(Default)]
@@ -46,9 +47,11 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
     for (launch, jobs) in plan.launches.iter().enumerate() {
         for (rank, job) in jobs.iter().enumerate() {
             each_inst(&job.kernel, |_, inst| {
-                if let Op::SignalCredit { slot, .. } = &job.kernel.insts[inst].op {
-                    credits.extend(reach(&job.kernel, &stage.bindings[launch][rank].params, slot));
+                let (op, bound) = (&job.kernel.insts[inst].op, &stage.bindings[launch][rank].params);
+                if let Op::SignalCredit { slot, .. } = op {
+                    credits.extend(reach(&job.kernel, bound, slot));
                 }
+                credits.extend(posts::credited(&job.kernel, bound, op));
             });
         }
     }
@@ -100,8 +103,8 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
         Mutation::ReusedSlot => {
             waits && credited && !in_drain(kernel, body, inst) && sibling(kernel, whole(kernel, inst), true).is_some()
         }
-        Mutation::SignalBeforePut => matches!(op, Op::Signal { .. }) && sibling(kernel, inst, false).is_some(),
-        Mutation::ReleaseToRelaxed => matches!(op, Op::Signal { .. }) && follows_put(kernel, body, inst) == Some(true),
+        Mutation::SignalBeforePut => is_signal(op) && sibling(kernel, inst, false).is_some(),
+        Mutation::ReleaseToRelaxed => is_signal(op) && follows_put(kernel, body, inst) == Some(true),
         Mutation::WrongSlot => matches!(op, Op::Signal { .. } | Op::SignalCredit { .. }),
         Mutation::StaleStart => {
             let top = kernel.regions[body].contains(&inst);
@@ -112,16 +115,25 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
             Op::Put { at, .. } => matches!(at.base, Base::Param(_)),
             Op::BulkCopy { dst, .. } => matches!(dst.base, Base::Param(_)),
             Op::PacketPut { .. } => true,
+            Op::Post { span, .. } => span.is_some(),
             _ => false,
         },
         Mutation::ReadyOfBlock0 => waits && !credited && sibling(kernel, inst, true).is_some(),
         Mutation::NoDrain => is_drain(kernel, inst),
-        Mutation::SharedTail => matches!(op, Op::Signal { .. }) && copies(kernel, body) > 1,
+        Mutation::SharedTail => (is_signal(op) || posts::is_delivery(op)) && copies(kernel, body) > 1,
         Mutation::BulkBeforeCompletion => matches!(op, Op::BulkWait { done: BulkDone::Complete, .. }),
         Mutation::MissingProxyFence => matches!(op, Op::ProxyFence),
         Mutation::FlagsNotCleared => clears(kernel, inst),
+        Mutation::NoticeBeforeData | Mutation::PartsOffByOne => posts::is_delivery(op),
+        Mutation::PostBeforePut => posts::filler(kernel, inst).is_some(),
+        Mutation::WrongLine => matches!(op, Op::Post { notice: Some(_), .. }),
         Mutation::CounterReset | Mutation::SwappedPeers | Mutation::ReusedFlag => false,
     }
+}
+
+/// A signal by a store, or a posted one without bytes.
+fn is_signal(op: &Op) -> bool {
+    matches!(op, Op::Signal { .. }) || posts::is_signal(op)
 }
 
 fn kind(op: &Op) -> &'static str {
@@ -129,6 +141,9 @@ fn kind(op: &Op) -> &'static str {
         Op::Wait { .. } => "wait",
         Op::Signal { .. } => "signal",
         Op::SignalCredit { .. } => "credit",
+        Op::Post { span: Some(_), .. } => "post",
+        Op::Post { notice: Some(Notice { credit: true, .. }), .. } => "posted credit",
+        Op::Post { .. } => "posted signal",
         _ => "other",
     }
 }
@@ -167,14 +182,14 @@ pub(super) fn whole(kernel: &Kernel, inst: Inst) -> Inst {
     outer.map_or(inst, |outer| whole(kernel, outer))
 }
 
-/// The nearest instruction of the same region, after or before, that writes bytes for a peer.
+/// The nearest instruction of the same region that writes bytes for a peer: after a wait, or before a signal.
 pub(super) fn sibling(kernel: &Kernel, inst: Inst, after: bool) -> Option<Inst> {
     let insts = kernel.regions.values().find(|insts| insts.contains(&inst))?;
     let place = insts.iter().position(|&other| other == inst)?;
     if after {
-        insts[place + 1..].iter().copied().find(|&other| puts(kernel, other))
+        insts[place + 1..].iter().copied().find(|&other| puts(kernel, other) || posts_bytes(kernel, other))
     } else {
-        insts[..place].iter().rev().copied().find(|&other| puts(kernel, other))
+        insts[..place].iter().rev().copied().find(|&other| is_told(kernel, inst, other))
     }
 }
 
@@ -189,9 +204,17 @@ fn follows_put(kernel: &Kernel, region: Region, inst: Inst) -> Option<bool> {
         if let Some(before) = inner.into_iter().find_map(|region| follows_put(kernel, region, inst)) {
             return Some(put || before);
         }
-        put |= puts(kernel, other);
+        put |= is_told(kernel, inst, other);
     }
     None
+}
+
+/// True if `other` writes bytes that a signal tells a peer of.
+fn is_told(kernel: &Kernel, signal: Inst, other: Inst) -> bool {
+    match posts::is_signal(&kernel.insts[signal].op) {
+        true => posts::needs_signal(kernel, other),
+        false => puts(kernel, other),
+    }
 }
 
 fn puts(kernel: &Kernel, inst: Inst) -> bool {
@@ -202,7 +225,11 @@ fn puts(kernel: &Kernel, inst: Inst) -> bool {
     })
 }
 
-fn any(kernel: &Kernel, inst: Inst, is: &dyn Fn(&Op) -> bool) -> bool {
+fn posts_bytes(kernel: &Kernel, inst: Inst) -> bool {
+    any(kernel, inst, &|op| matches!(op, Op::Post { span: Some(_), .. }))
+}
+
+pub(super) fn any(kernel: &Kernel, inst: Inst, is: &dyn Fn(&Op) -> bool) -> bool {
     let mut found = is(&kernel.insts[inst].op);
     for region in kernel.insts[inst].op.regions() {
         kernel.walk(region, &mut |inner| found |= is(&kernel.insts[inner].op));
@@ -214,7 +241,9 @@ fn any(kernel: &Kernel, inst: Inst, is: &dyn Fn(&Op) -> bool) -> bool {
 fn is_drain(kernel: &Kernel, inst: Inst) -> bool {
     matches!(kernel.insts[inst].op, Op::For { .. })
         && any(kernel, inst, &|op| matches!(op, Op::Wait { .. }))
-        && !any(kernel, inst, &|op| matches!(op, Op::Each { .. } | Op::Signal { .. } | Op::SignalCredit { .. }))
+        && !any(kernel, inst, &|op| {
+            matches!(op, Op::Each { .. } | Op::Signal { .. } | Op::SignalCredit { .. } | Op::Post { .. })
+        })
 }
 
 fn in_drain(kernel: &Kernel, body: Region, inst: Inst) -> bool {

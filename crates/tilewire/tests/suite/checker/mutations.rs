@@ -1,8 +1,8 @@
-//! Mutations of a pipeline of bulk copies as somebody would write it by hand, through one slot: every one that applies is caught. (Those of the
-//! schedules that ship are in `shipped.rs`.)
+//! Mutations of pipelines as somebody would write them by hand, of bulk copies through one slot and of posts through two: every one that
+//! applies is caught. (Those of the schedules that ship are in `shipped.rs`.)
 
-use crate::checker::{check, clean, plan};
-use tilewire::check::{Mutation, Settings};
+use crate::checker::{clean, plan};
+use tilewire::check::{Mutation, Plan, Settings};
 use tilewire::ir::BulkDone;
 use tilewire::{Memory, Tensor, Traced, kernel};
 
@@ -43,20 +43,69 @@ fn bulk_pair() -> Vec<Traced> {
     vec![send.unwrap(), receive.unwrap()]
 }
 
-#[test]
-fn a_bulk_pipeline_is_clean_and_its_mutants_are_not() {
-    let launches = [bulk_pair()];
-    clean(&check(&launches));
+/// Two ranks and a network. Two copies of a role deliver tiles of two parts, or post them and signal, through two slots of an outbox. Credits
+/// come back over the network.
+fn posted_pair(delivers: bool) -> Plan {
+    let [rings, boxes] = [64, 64].map(|bytes| [Memory::zeroed(bytes), Memory::zeroed(bytes)]);
+    let slots = [Memory::zeroed(4 * 128), Memory::zeroed(5 * 128)];
+    let (x, y) = (Tensor::<u64>::zeros(16), Tensor::<u64>::zeros(16));
+    let send = kernel("posted send", |k| {
+        let (x, outbox) = (k.input(&x).named("x"), k.region("outbox", &boxes[..1]));
+        let (slots, wire) = (k.slots("slots", &slots[..1], 128), k.queue("wire", &rings[0]));
+        k.role("send", 1).copies(2, |r| {
+            r.for_turns(4, |step| {
+                let (slot, round) = (step % 2, step / 2);
+                r.wait(slots.slot(0, slot), round);
+                r.each(4, |i| outbox.put(0, (slot * 4 + i) * 8, x.load(step * 4 + i)));
+                let part = |n: i64| outbox.bank(0).part(slot * 32 + n * 16, 16);
+                let to = |n: i64| slot * 32 + n * 16;
+                if delivers {
+                    let parts = [0, 1].map(|n| (part(n), to(n), r.constant(16i64)));
+                    r.deliver(wire, 1, &parts, slot, round + 1);
+                } else {
+                    [0, 1].into_iter().for_each(|n| r.post(wire, 1, part(n), to(n), 16));
+                    r.post_signal(wire, 1, slot, round + 1);
+                }
+            });
+        });
+    });
+    let receive = kernel("posted receive", |k| {
+        let (y, inbox) = (k.output(&y).named("y"), k.region("inbox", &boxes[1..]));
+        let (slots, wire) = (k.slots("slots", &slots[1..], 128), k.queue("wire", &rings[1]));
+        k.main(|r| {
+            r.for_(0..4, |step| {
+                let (slot, round) = (step % 2, step / 2);
+                r.wait(slots.slot(0, slot), round + 1);
+                r.each(4, |i| y.store(step * 4 + i, inbox.get::<u64>(0, (slot * 4 + i) * 8)));
+                r.post_credit(wire, 0, slot, round + 1);
+            });
+        });
+    });
+    let mut plan = plan(&[vec![send.unwrap(), receive.unwrap()]]);
+    plan.route(&rings[0], 1, &boxes[1], &slots[1], 128).route(&rings[1], 0, &boxes[0], &slots[0], 128);
+    plan
+}
+
+/// The mutations that apply, every one of them caught at lines of this file.
+fn caught(plan: &Plan) -> Vec<Mutation> {
+    clean(&plan.verify(&Settings::default()));
     let mut seen = Vec::new();
     for &mutation in Mutation::all() {
-        for mutant in plan(&launches).mutants(mutation) {
+        for mutant in plan.mutants(mutation) {
             let report = mutant.verify(&Settings::default());
             assert!(!report.is_clean() && report.is_decided(), "{mutant}: {report}");
             let here = |at: &tilewire::ir::SourceLine| at.file.ends_with("mutations.rs");
             assert!(report.faults[0].fault.lines().iter().all(here), "{report}");
+            println!("{mutant}: {}", report.faults[0].fault.kind());
             seen.push(mutation);
         }
     }
+    seen
+}
+
+#[test]
+fn a_bulk_pipeline_is_clean_and_its_mutants_are_not() {
+    let seen = caught(&plan(&[bulk_pair()]));
     for wanted in [
         Mutation::DropWait,
         Mutation::DropCreditWait,
@@ -68,6 +117,29 @@ fn a_bulk_pipeline_is_clean_and_its_mutants_are_not() {
         Mutation::MissingProxyFence,
     ] {
         assert!(seen.contains(&wanted), "{wanted} applies nowhere");
+    }
+    for of_posts in OF_POSTS {
+        assert!(!seen.contains(&of_posts), "{of_posts} applies where nothing is posted");
+    }
+}
+
+/// Mutations that need posts.
+pub const OF_POSTS: [Mutation; 4] =
+    [Mutation::NoticeBeforeData, Mutation::PostBeforePut, Mutation::WrongLine, Mutation::PartsOffByOne];
+
+#[test]
+fn a_pipeline_of_posts_is_clean_and_its_mutants_are_not() {
+    use Mutation::{DropCreditWait, DropWait, OffByOneCredit, PutTooFar, ReusedSlot, SharedTail};
+    let both =
+        [DropWait, DropCreditWait, ReusedSlot, OffByOneCredit, PutTooFar, SharedTail, Mutation::AcquireToRelaxed];
+    let delivered = [Mutation::NoticeBeforeData, Mutation::PartsOffByOne];
+    let signalled = [Mutation::SignalBeforePut, Mutation::ReleaseToRelaxed];
+    for (delivers, own, others) in [(true, delivered, signalled), (false, signalled, delivered)] {
+        let seen = caught(&posted_pair(delivers));
+        for wanted in both.into_iter().chain(own).chain([Mutation::PostBeforePut, Mutation::WrongLine]) {
+            assert!(seen.contains(&wanted), "{wanted} applies nowhere");
+        }
+        assert!(others.iter().all(|other| !seen.contains(other)), "{seen:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines that are the right ones.
 
 use crate::checker::clean;
+use crate::checker::mutations::OF_POSTS;
 use std::collections::HashMap;
 use std::path::Path;
 use tilewire::check::{Event, Mutation, Settings};
@@ -87,7 +88,8 @@ fn every_mutation_of_every_schedule_is_caught() {
     assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
     for (mutation, count) in Mutation::all().iter().zip(counts) {
         println!("{mutation}: {count} mutants");
-        assert!(count > 0, "{mutation} applies to nothing that ships");
+        // These rehearsals reach every peer by stores.
+        assert_eq!(count > 0, !OF_POSTS.contains(mutation), "{mutation} applies to nothing that ships, or should not");
     }
 }
 

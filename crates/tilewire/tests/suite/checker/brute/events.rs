@@ -1,6 +1,6 @@
 //! What a small program can do, as events: each is one access of one party to some bytes. And when two of them conflict.
 
-use super::program::{Party, Place, Program, Small, Touch, WORDS};
+use super::program::{Party, Place, Program, Small, Span, Told, Touch, WORDS};
 use std::ops::Range;
 use tilewire::ir::{Access, Scope};
 
@@ -16,8 +16,6 @@ pub enum Kind {
     Atomic(Scope),
     /// A signal or a credit.
     SlotWrite,
-    /// A signal of a proxy, in the catalogue of an op: a write of a slot.
-    PostedWrite,
     /// A wait or a test.
     SlotRead,
     PacketWrite,
@@ -28,8 +26,10 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Party(usize),
-    /// The network proxy of a role copy.
-    Proxy(usize),
+    /// A part of a post of a role copy, by the number of its first event.
+    Post(usize),
+    /// The notices of a role copy to one peer. Those for one slot come one after the other.
+    Proxy(usize, usize),
     Host(usize),
 }
 
@@ -37,7 +37,7 @@ pub enum By {
 pub struct Event {
     pub by: By,
     pub rank: usize,
-    pub block: usize,
+    pub block: Option<usize>,
     pub kind: Kind,
     pub bytes: Range<usize>,
 }
@@ -46,7 +46,8 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Catalogue {
     pub all: Vec<Event>,
-    /// By party and op: the number of the first event of the op. Others follow it: the conditional touch, or the packets (puts, then gets).
+    /// By party and op: the number of the first event of the op. Others follow it: the conditional touch, the packets
+    /// (puts, then gets), or what is posted (a read and a write of each part, then the notice).
     pub first: Vec<Vec<usize>>,
     /// Writes the input of a rank before it launches.
     pub host_write: Option<usize>,
@@ -81,6 +82,17 @@ impl Catalogue {
             first.push(Vec::new());
             for op in &party.ops {
                 first[p].push(all.len());
+                if let Small::Post { peer, span, notice } = *op {
+                    for (from, to) in span.map_or(Vec::new(), Span::parts) {
+                        let by = By::Post(all.len());
+                        all.extend(
+                            [(Kind::Read, from), (Kind::Write, to)]
+                                .map(|(kind, at)| posted(by, party, kind, bytes(at))),
+                        );
+                    }
+                    let told = |Told { slot, .. }| posted(By::Proxy(p, peer), party, Kind::SlotWrite, slot_bytes(slot));
+                    all.extend(notice.map(told));
+                }
                 all.extend(of_op(op).into_iter().map(|(kind, bytes)| event(p, party, kind, bytes)));
             }
         }
@@ -91,7 +103,7 @@ impl Catalogue {
                 _ => (Kind::Read, &mut host_read),
             };
             *number = Some(all.len());
-            all.push(Event { by: By::Host(rank), rank, block: 0, kind, bytes: bytes(Place::Tensor) });
+            all.push(Event { by: By::Host(rank), rank, block: None, kind, bytes: bytes(Place::Tensor) });
         }
         assert!(all.len() <= Events::BITS as usize, "too many events");
         Catalogue { all, first, host_write, host_read }
@@ -99,11 +111,12 @@ impl Catalogue {
 }
 
 fn event(p: usize, party: &Party, kind: Kind, bytes: Range<usize>) -> Event {
-    let (by, kind) = match kind {
-        Kind::PostedWrite => (By::Proxy(p), Kind::SlotWrite),
-        kind => (By::Party(p), kind),
-    };
-    Event { by, rank: party.rank, block: party.block, kind, bytes }
+    Event { by: By::Party(p), rank: party.rank, block: Some(party.block), kind, bytes }
+}
+
+/// An event of the network is of no block.
+fn posted(by: By, party: &Party, kind: Kind, bytes: Range<usize>) -> Event {
+    Event { by, rank: party.rank, block: None, kind, bytes }
 }
 
 fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
@@ -115,7 +128,7 @@ fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
             std::iter::once((Kind::Atomic(scope), bytes(at))).chain(then).collect()
         }
         Small::Signal { slot, .. } => vec![(Kind::SlotWrite, slot_bytes(slot))],
-        Small::Post { slot, .. } => vec![(Kind::PostedWrite, slot_bytes(slot))],
+        Small::Post { .. } => Vec::new(),
         Small::Wait { slot, .. } => vec![(Kind::SlotRead, slot_bytes(slot))],
         Small::Test { slot, then, .. } => vec![(Kind::SlotRead, slot_bytes(slot)), plain(then)],
         Small::Packets { count, put, get, .. } => {

@@ -1,7 +1,7 @@
 //! Random small programs. They are told as stories: in some order parties touch memory, and where an access must come after one of another
 //! party, a handover between the two is added, mostly. So most programs are almost right.
 
-use super::program::{PACKETS, Party, Place, Program, SLOTS, Small, Touch, WORDS};
+use super::program::{PACKETS, Party, Place, Program, SLOTS, Small, Span, Told, Touch, WORDS};
 use tilewire::ir::{Access, Order, Scope};
 use tilewire_testkit::random::Random;
 
@@ -23,6 +23,8 @@ pub struct Features {
     pub relays: bool,
     /// Signals go through a network proxy.
     pub posts: bool,
+    /// So do words.
+    pub data: bool,
 }
 
 impl Features {
@@ -38,7 +40,8 @@ impl Features {
             tensor: random.once_in(6),
             several,
             relays: random.once_in(4),
-            posts: random.once_in(8),
+            posts: random.once_in(4),
+            data: random.once_in(2),
         }
     }
 }
@@ -90,7 +93,8 @@ struct Story<'r> {
 
 pub fn program(random: &mut Random, features: Features) -> Program {
     let (shape, accesses) = if features.relays { random.pick(&LONG) } else { random.pick(&SHAPES) };
-    let features = Features { posts: features.posts && shape.len() > 1, ..features };
+    let posts = features.posts && shape.len() > 1;
+    let features = Features { posts, data: posts && features.data, ..features };
     let mut parties = Vec::new();
     for (rank, (blocks, roles)) in shape.iter().enumerate() {
         for block in 0..*blocks {
@@ -145,8 +149,64 @@ impl Story<'_> {
                 };
                 self.push(party, op);
             }
+            5 | 6 if self.features.data => self.send(party),
             _ => self.access(party),
         }
+    }
+
+    /// A party posts a word to another word, and somebody waits for it.
+    fn send(&mut self, party: usize) {
+        let from = self.random.below(WORDS);
+        let span = Span { from, to: (from + 1) % WORDS, halves: self.random.once_in(3) };
+        // The read comes after the writes of what is read, the write after everything.
+        for word in [span.from, span.to] {
+            let others: Vec<usize> = self.touched[word].iter().copied().filter(|&other| other != party).collect();
+            for other in others {
+                if !self.random.once_in(8) {
+                    self.handover(other, party);
+                }
+            }
+        }
+        let mut peer = self.peer();
+        let to = self.random.below(self.parties.len());
+        let notice = |story: &mut Self, credit| {
+            let slot = if story.features.several && story.random.once_in(2) { 0 } else { party % SLOTS };
+            story.slots[slot] += 1;
+            Told { slot, value: story.slots[slot], credit }
+        };
+        let told = match self.random.below(3) {
+            // Bytes alone, and a signal, sooner or later; rarely to another peer, or a credit.
+            0 => {
+                self.push(party, Small::Post { peer, span: Some(span), notice: None });
+                if self.random.once_in(3) {
+                    self.access(party);
+                }
+                if self.random.once_in(8) {
+                    peer = self.peer();
+                }
+                let credit = self.random.once_in(8);
+                let told = notice(self, credit);
+                self.push(party, Small::Post { peer, span: None, notice: Some(told) });
+                told
+            }
+            _ => {
+                let told = notice(self, false);
+                self.push(party, Small::Post { peer, span: Some(span), notice: Some(told) });
+                told
+            }
+        };
+        if !self.random.once_in(8) {
+            self.push(to, Small::Wait { slot: told.slot, value: told.value });
+        }
+        // Whoever comes after the copy comes after the one who waited for it.
+        self.touched[span.from].push(to);
+        self.touched[span.to] = vec![to];
+    }
+
+    /// A rank to post to: mostly the same one.
+    fn peer(&mut self) -> usize {
+        let ranks = self.parties.iter().map(|party| party.rank + 1).max().unwrap_or(1);
+        if self.random.once_in(4) { self.random.below(ranks) } else { 0 }
     }
 
     /// An access after a handover from everybody whose access it has to come after, mostly.
@@ -268,7 +328,10 @@ impl Story<'_> {
     /// A signal, a credit, or one through the network.
     fn signalling(&mut self, slot: usize, value: u64) -> Small {
         match self.features.posts && self.random.once_in(4) {
-            true => Small::Post { slot, value },
+            true => {
+                let credit = self.features.credits && self.random.once_in(2);
+                Small::Post { peer: self.peer(), span: None, notice: Some(Told { slot, value, credit }) }
+            }
             false => Small::Signal { slot, value, credit: self.features.credits && self.random.once_in(2) },
         }
     }
@@ -347,7 +410,10 @@ impl Story<'_> {
     fn take_what_is_left(&mut self) {
         let all = || self.parties.iter().flat_map(|party| &party.ops);
         let signalled = |slot| {
-            all().any(|op| matches!(op, Small::Signal { slot: at, .. } | Small::Post { slot: at, .. } if *at == slot))
+            all().any(|op| match op {
+                Small::Signal { slot: at, .. } | Small::Post { notice: Some(Told { slot: at, .. }), .. } => *at == slot,
+                _ => false,
+            })
         };
         let waited = |slot| all().any(|op| matches!(op, Small::Wait { slot: at, .. } if *at == slot));
         let left: Vec<usize> = (0..SLOTS).filter(|&slot| signalled(slot) && !waited(slot)).collect();

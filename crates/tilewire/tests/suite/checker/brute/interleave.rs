@@ -6,7 +6,7 @@
 //! - **By meeting**: a state in which two parties can each take a step, and the two conflict. This needs no notion of order at all. It is
 //!   what a race is where all order comes from signals, waits and tests: those hold the later access back until it is ordered.
 //! - **By order**: an access conflicts with an earlier one that is not *known* to its party. What is known is a set of events, made by the
-//!   rules of the memory model: all of one's own; what a signal published to whoever reads it; what a credit says to be over, not
+//!   rules of the memory model (those of posts are in `posted.rs`): all of one's own; what a signal published to whoever reads it; what a credit says to be over, not
 //!   visible; of a packet the put itself and nothing before it; what atomics release to those that acquire, along a chain of atomics on
 //!   the same bytes that agree in scope. A wait learns from the signal **that it reads**, whichever that is: other interleavings read
 //!   others. Meeting sees too little where steps are held back by something that orders nothing: packets, credits, atomics that are

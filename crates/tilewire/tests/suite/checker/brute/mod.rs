@@ -15,11 +15,13 @@
 //! | `events.rs` | their accesses, and which of them conflict |
 //! | `interleave.rs` | all interleavings, and what they show |
 //! | `steps.rs` | what each step changes, and who knows what |
+//! | `posted.rs` | what happens to posts |
 
 mod events;
 mod found;
 mod generate;
 mod interleave;
+mod posted;
 mod program;
 mod steps;
 
@@ -213,10 +215,29 @@ fn the_checker_says_what_all_interleavings_say_of_relays() {
         credits: !random.once_in(4),
         several: !random.once_in(4),
         posts: random.once_in(3),
+        data: random.once_in(2),
         packets: random.once_in(6),
         ..Features::default()
     };
     let count = compare(numbers(2000), features);
+    let enough = [count.decided_clean, count.race, count.deadlock, count.writers];
+    assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
+}
+
+/// Words and notices go through the network.
+#[test]
+fn the_checker_says_what_all_interleavings_say_of_posts() {
+    let features = |random: &mut Random| Features {
+        posts: true,
+        data: !random.once_in(8),
+        credits: !random.once_in(3),
+        several: random.once_in(4),
+        relays: random.once_in(8),
+        atomics: random.once_in(6),
+        packets: random.once_in(8),
+        ..Features::default()
+    };
+    let count = compare(numbers(3000), features);
     let enough = [count.decided_clean, count.race, count.deadlock, count.writers];
     assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
 }

@@ -1,5 +1,6 @@
 //! Small programs as data: what each role copy does, one op after the other, and the same as kernels.
 
+use super::events::bytes;
 use std::fmt;
 use tilewire::check::Plan;
 use tilewire::hook::{Queue, Region, RoleCtx, Slots, Value, View};
@@ -33,6 +34,33 @@ pub struct Touch {
     pub write: Option<u64>,
 }
 
+/// Bytes that are posted: one word is copied to another, in one part or by halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    pub from: usize,
+    pub to: usize,
+    pub halves: bool,
+}
+
+/// A notice that is posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Told {
+    pub slot: usize,
+    pub value: u64,
+    pub credit: bool,
+}
+
+impl Span {
+    /// The places that its parts are copied between.
+    pub fn parts(self) -> Vec<(Place, Place)> {
+        let Span { from, to, halves } = self;
+        match halves {
+            true => (0..2).map(|half| (Place::Half(from * 2 + half), Place::Half(to * 2 + half))).collect(),
+            false => vec![(Place::Word(from), Place::Word(to))],
+        }
+    }
+}
+
 /// One op of a small program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Small {
@@ -50,10 +78,11 @@ pub enum Small {
         value: u64,
         credit: bool,
     },
-    /// A signal through the network proxy: it comes some time later, and shows nothing that its party has seen.
+    /// A post through the network proxy, to a rank.
     Post {
-        slot: usize,
-        value: u64,
+        peer: usize,
+        span: Option<Span>,
+        notice: Option<Told>,
     },
     Wait {
         slot: usize,
@@ -99,15 +128,17 @@ type Recording = (Vec<Traced>, Vec<Memory>, Vec<Vec<Memory>>);
 /// One kernel for each rank, and the wires by which their posts go.
 pub struct Launch {
     pub kernels: Vec<Traced>,
-    /// By rank: the ring, the peer that its posts go to, and the peer's memory and slots.
-    wires: Vec<(Memory, u32, Memory, Memory)>,
+    /// The rings, and the memory and the slots of every peer: all have the same.
+    rings: Vec<Memory>,
+    region: Memory,
+    slots: Memory,
 }
 
 impl Launch {
     pub fn plan(self) -> Plan {
         let mut plan = crate::checker::plan(&[self.kernels]);
-        for (ring, peer, region, slots) in &self.wires {
-            plan.route(ring, *peer, region, slots, 8);
+        for (ring, peer) in self.rings.iter().flat_map(|ring| (0..self.rings.len()).map(move |peer| (ring, peer))) {
+            plan.route(ring, peer as u32, &self.region, &self.slots, 8);
         }
         plan
     }
@@ -153,14 +184,8 @@ impl Program {
     pub fn trace(&self) -> Result<Launch, tilewire::BuildError> {
         let rings: Vec<Memory> = (0..self.ranks()).filter(|_| self.posts()).map(|_| Memory::zeroed(64)).collect();
         let (kernels, shared, _) = self.traced(false, &Memory::zeroed, &rings)?;
-        // Everybody has the same slots, so that any peer will do. Nothing is put through the wire.
-        let wire = |(rank, ring)| (ring, self.peer(rank) as u32, shared[3].clone(), shared[1].clone());
-        Ok(Launch { kernels, wires: rings.into_iter().enumerate().map(wire).collect() })
-    }
-
-    /// The rank that a rank's posts go to.
-    fn peer(&self, rank: usize) -> usize {
-        (rank + 1) % self.ranks()
+        let [region, slots] = [0, 1].map(|i| shared[i].clone());
+        Ok(Launch { kernels, rings, region, slots })
     }
 
     /// The same, and parties keep what they load and get, each in a place of its own. Gives the memory of all ranks, which `shared` makes, and that
@@ -192,7 +217,7 @@ impl Program {
                     tensor: k.buffer("tensor", &tensor, access).bank(0),
                     packets: k.region("packets", &packets),
                     slots: k.slots("slots", &slots, 8),
-                    wire: rings.get(rank).map(|ring| (k.queue("wire", ring), self.peer(rank) as i64)),
+                    wire: rings.get(rank).map(|ring| (k.queue("wire", ring), k.region("source", &words).bank(0))),
                     record: records
                         .get(rank)
                         .map(|record| k.buffer("record", std::slice::from_ref(record), Access::InOut).bank(0)),
@@ -225,7 +250,7 @@ struct Memories<'t> {
     tensor: View<'t, u64>,
     packets: Region<'t>,
     slots: Slots<'t>,
-    wire: Option<(Queue<'t>, i64)>,
+    wire: Option<(Queue<'t>, View<'t, u8>)>,
     record: Option<View<'t, u64>>,
 }
 
@@ -243,10 +268,7 @@ impl<'t> Memories<'t> {
             }
             Small::Signal { slot: at, value, credit: false } => r.signal(slot(at), value as i64),
             Small::Signal { slot: at, value, credit: true } => r.signal_credit(slot(at), value as i64),
-            Small::Post { slot, value } => {
-                let (wire, peer) = self.wire.expect("a program that posts has wires");
-                r.post_signal(wire, peer, slot as i64, value as i64);
-            }
+            Small::Post { peer, span, notice } => self.post(r, peer as i64, span, notice),
             Small::Wait { slot: at, value } => r.wait(slot(at), value as i64),
             Small::Test { slot: at, value, there, then } => {
                 let found = r.test(slot(at), value as i64).eq(there);
@@ -269,6 +291,28 @@ impl<'t> Memories<'t> {
                     put();
                 }
             }),
+        }
+    }
+
+    fn post(&self, r: &RoleCtx<'t>, peer: i64, span: Option<Span>, notice: Option<Told>) {
+        let (wire, source) = self.wire.expect("a program that posts has wires");
+        let parts: Vec<(View<'t, u8>, i64, i64)> = span
+            .map_or(Vec::new(), Span::parts)
+            .into_iter()
+            .map(|(from, to)| {
+                let (from, to) = (bytes(from), bytes(to));
+                (source.part(from.start as i64, from.len()), to.start as i64, to.len() as i64)
+            })
+            .collect();
+        match notice {
+            Some(Told { slot, value, credit: true }) => r.post_credit(wire, peer, slot as i64, value as i64),
+            Some(Told { slot, value, .. }) if parts.is_empty() => r.post_signal(wire, peer, slot as i64, value as i64),
+            Some(Told { slot, value, .. }) => {
+                let parts: Vec<_> =
+                    parts.into_iter().map(|(source, to, bytes)| (source, r.constant(to), r.constant(bytes))).collect();
+                r.deliver(wire, peer, &parts, slot as i64, value as i64);
+            }
+            None => parts.into_iter().for_each(|(source, to, bytes)| r.post(wire, peer, source, to, bytes)),
         }
     }
 

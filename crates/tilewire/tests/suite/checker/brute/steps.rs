@@ -2,26 +2,27 @@
 
 use super::events::{By, Catalogue, Event, Events, Kind, bytes};
 use super::interleave::{Reads, Shown};
+use super::posted::tellers;
 use super::program::{PACKETS, Place, Program, SLOTS, Small, Touch, WORDS};
 use tilewire::ir::{Access, Order};
 
 /// What a party knows.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Known {
-    visible: Events,
-    over: Events,
+pub(super) struct Known {
+    pub visible: Events,
+    pub over: Events,
     /// What is visible without what packets carried.
-    without_packets: Events,
+    pub without_packets: Events,
 }
 
 impl Known {
-    fn join(&mut self, other: Known) {
+    pub fn join(&mut self, other: Known) {
         self.visible |= other.visible;
         self.over |= other.over;
         self.without_packets |= other.without_packets;
     }
 
-    fn own(&mut self, event: usize) {
+    pub fn own(&mut self, event: usize) {
         self.visible |= 1 << event;
         self.over |= 1 << event;
         self.without_packets |= 1 << event;
@@ -41,14 +42,21 @@ struct At {
 
 /// A write of a slot or a word, and what is published to whoever reads it.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-struct Trail {
+pub(super) struct Trail {
     /// The event; nobody's at first.
-    by: Option<usize>,
-    value: u64,
+    pub by: Option<usize>,
+    pub value: u64,
     /// By event that released: what it published.
-    releases: Vec<(usize, Known)>,
+    pub releases: Vec<(usize, Known)>,
     /// Of a credit: its party's last signal before it, which whoever waits for that one finds out about.
-    carried: Option<(u64, Known)>,
+    pub carried: Option<(u64, Known)>,
+}
+
+/// A post that a party has made, and what it knew then.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Posted {
+    pub op: usize,
+    pub known: Known,
 }
 
 /// A step that a party can take: an event, and which of the writes of a slot it reads.
@@ -62,41 +70,43 @@ pub struct Step {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct State {
     at: Vec<At>,
-    words: [u64; WORDS],
+    pub(super) words: [u64; WORDS],
     /// All writes of each slot.
     slots: [Vec<Trail>; SLOTS],
     flags: [u32; PACKETS],
-    done: Events,
-    known: Vec<Known>,
+    pub(super) done: Events,
+    pub(super) known: Vec<Known>,
     /// The last write of words, and of their halves.
     trails: Vec<Trail>,
     /// By slot: those who set it since a plain write, and the last value.
     setters: [(Events, Option<u64>); SLOTS],
     /// Waits and tests, each with the writes of its slot up to the one that it found: whoever knows the look to be over comes after those.
     finds: Vec<(usize, Events)>,
-    /// By slot and party: the value of its last signal and what it published.
+    /// By party and slot: the value of its last signal and what it published.
     own_signals: Vec<(u64, Known)>,
     /// By packet: what whoever gets it knows of these bytes.
     packets: [Known; PACKETS],
-    /// By party: the events that its proxy has yet to do, oldest first, and what was over for the party when it posted them.
-    posted: Vec<Vec<(usize, Events)>>,
+    /// By party: what it has posted, in order.
+    pub(super) posted: Vec<Vec<Posted>>,
 }
 
 pub struct World<'p> {
-    program: &'p Program,
+    pub(super) program: &'p Program,
     pub events: Catalogue,
     reads: Reads,
+    /// Those who set slots for parties over the network: by the party, the peer and the slot.
+    pub(super) tellers: Vec<(usize, usize, usize)>,
 }
 
 impl<'p> World<'p> {
     pub fn new(program: &'p Program, reads: Reads) -> Self {
-        World { program, events: Catalogue::of(program), reads }
+        World { program, events: Catalogue::of(program), reads, tellers: tellers(program) }
     }
 
     pub fn start(&self) -> State {
         let parties = &self.program.parties;
-        // Parties, then their proxies.
-        let mut known = vec![Known::default(); parties.len() * 2];
+        // Parties, then those who set slots for them.
+        let mut known = vec![Known::default(); parties.len() + self.tellers.len()];
         let mut done = 0;
         if let Some(event) = self.events.host_write {
             done = 1 << event;
@@ -113,20 +123,27 @@ impl<'p> World<'p> {
             trails: vec![Trail::default(); WORDS * 3],
             setters: [(0, None); SLOTS],
             finds: Vec::new(),
-            own_signals: vec![(0, Known::default()); SLOTS * parties.len() * 2],
+            own_signals: vec![(0, Known::default()); SLOTS * parties.len() + self.tellers.len()],
             packets: [Known::default(); PACKETS],
             posted: vec![Vec::new(); parties.len()],
         }
+    }
+
+    /// Where the last signal of a party to a slot stands.
+    fn own(&self, party: usize, slot: usize) -> usize {
+        let parties = self.program.parties.len();
+        party.checked_sub(parties).map_or(party * SLOTS + slot, |teller| parties * SLOTS + teller)
     }
 
     pub fn is_done(&self, state: &State, party: usize) -> bool {
         state.at[party].op == self.program.parties[party].ops.len()
     }
 
-    /// The steps that a party can take: several only where it gets packets, or finds one of several values. Proxies come after the parties.
+    /// The steps that a party can take: several only where it gets packets, or finds one of several values. The posts of each
+    /// come after the parties.
     pub fn steps(&self, state: &State, party: usize) -> Vec<Step> {
         if let Some(of) = party.checked_sub(self.program.parties.len()) {
-            return state.posted[of].first().map(|&(event, _)| Step { party, event, read: 0 }).into_iter().collect();
+            return self.posted_steps(state, of).into_iter().map(|event| Step { party, event, read: 0 }).collect();
         }
         let at = state.at[party];
         let Some(op) = self.program.parties[party].ops.get(at.op) else { return Vec::new() };
@@ -174,7 +191,7 @@ impl<'p> World<'p> {
 
     pub fn take(&self, state: &mut State, Step { party, event, read }: Step, shown: &mut Shown) {
         if let Some(of) = party.checked_sub(self.program.parties.len()) {
-            return self.deliver(state, of, shown);
+            return self.deliver(state, of, event, shown);
         }
         let op = self.program.parties[party].ops[state.at[party].op];
         let first = self.events.first[party][state.at[party].op];
@@ -190,8 +207,8 @@ impl<'p> World<'p> {
             }
             Small::Signal { slot, value, credit } => self.signal(state, party, event, (slot, value, credit), shown),
             Small::Post { .. } => {
-                let over = state.known[party].over;
-                state.posted[party].push((event, over));
+                let (op, known) = (state.at[party].op, state.known[party]);
+                state.posted[party].push(Posted { op, known });
             }
             Small::Wait { slot, value } => self.wait(state, Step { party, event, read }, (slot, value), shown),
             Small::Test { slot, value, there, .. } => {
@@ -251,9 +268,16 @@ impl<'p> World<'p> {
 
     /// An event happens: it is judged against all before it.
     fn happens(&self, state: &mut State, party: usize, event: usize, shown: &mut Shown) {
-        self.judge(state, &state.known[party], event, shown);
+        let mut known = state.known[party];
+        self.happens_to(state, &mut known, event, shown);
+        state.known[party] = known;
+    }
+
+    /// The same, of somebody who knows this.
+    pub(super) fn happens_to(&self, state: &mut State, known: &mut Known, event: usize, shown: &mut Shown) {
+        self.judge(state, known, event, shown);
         state.done |= 1 << event;
-        state.known[party].own(event);
+        known.own(event);
     }
 
     fn happened(&self, state: &State) -> impl Iterator<Item = usize> {
@@ -303,7 +327,7 @@ impl<'p> World<'p> {
     }
 
     /// Bytes are written: what was published by other names of them is published no more.
-    fn written(&self, state: &mut State, at: Place, write: Trail) {
+    pub(super) fn written(&self, state: &mut State, at: Place, write: Trail) {
         let overlaps = |other: &Place| {
             let (a, b) = (bytes(at), bytes(*other));
             *other != at && a.start < b.end && b.start < a.end
@@ -365,7 +389,7 @@ impl<'p> World<'p> {
             Place::Slot(i) if x != 0 => {
                 self.sets(state, party, event, (i, new), shown);
                 if matches!(order, Order::Release | Order::AcqRel) {
-                    state.own_signals[i * self.program.parties.len() * 2 + party] = (new, known);
+                    state.own_signals[self.own(party, i)] = (new, known);
                 }
             }
             _ => {}
@@ -391,19 +415,7 @@ impl<'p> World<'p> {
         *last = Some(value);
     }
 
-    /// A proxy signals: what was over for its poster is over, and nothing else that it saw is visible.
-    fn deliver(&self, state: &mut State, of: usize, shown: &mut Shown) {
-        let (event, over) = state.posted[of].remove(0);
-        let proxy = self.program.parties.len() + of;
-        state.known[proxy].over |= over;
-        let op = self.events.first[of].iter().position(|&first| first == event).expect("a post is an op");
-        let Small::Post { slot, value } = self.program.parties[of].ops[op] else {
-            unreachable!("only posts are posted")
-        };
-        self.signal(state, proxy, event, (slot, value, false), shown);
-    }
-
-    fn signal(
+    pub(super) fn signal(
         &self,
         state: &mut State,
         party: usize,
@@ -413,7 +425,7 @@ impl<'p> World<'p> {
     ) {
         self.happens(state, party, event, shown);
         self.sets(state, party, event, (slot, value), shown);
-        let own = &mut state.own_signals[slot * self.program.parties.len() * 2 + party];
+        let own = &mut state.own_signals[self.own(party, slot)];
         let (mut known, carried) = (state.known[party], credit.then_some(*own));
         match credit {
             true => known = Known { over: known.over, ..Known::default() },
@@ -470,7 +482,7 @@ impl<'p> World<'p> {
     }
 }
 
-fn set_half(words: &mut [u64; WORDS], half: usize, x: u64) {
+pub(super) fn set_half(words: &mut [u64; WORDS], half: usize, x: u64) {
     let shift = 32 * (half % 2);
     let word = &mut words[half / 2];
     *word = *word & !(0xffff_ffff << shift) | (x & 0xffff_ffff) << shift;

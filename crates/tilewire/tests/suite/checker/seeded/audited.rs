@@ -10,7 +10,8 @@ use tilewire::{Memory, Tensor, Traced, kernel};
 seeds! {
     later_signal_of_one_told_by_credit: Fault("race"),
     later_signal_of_one_told_by_credit_first: Fault("race"),
-    later_signal_by_proxy: Fault("race"),
+    later_signal_by_proxy: CleanDecided,
+    later_credit_by_proxy: Fault("race"),
     wait_repeated_between_two_credits: CleanDecided,
     wait_between_two_credits: CleanDecided,
     role_polls_another: Clean,
@@ -65,8 +66,17 @@ fn told_by_credit(order: [usize; 4]) -> Seen {
     check(&[order.map(|rank| all[rank].clone()).to_vec()]).at(&[put, get])
 }
 
-/// The same by a proxy: B has seen A's data and posts a bare 2, which shows nothing that B saw.
+/// The same by a proxy: B has seen A's data and posts a bare 2. A posted signal shows what its poster has seen, so C may find either.
 fn later_signal_by_proxy() -> Seen {
+    later_notice_by_proxy(false)
+}
+
+/// A posted credit shows nothing: C may find it in place of A's signal.
+fn later_credit_by_proxy() -> Seen {
+    later_notice_by_proxy(true)
+}
+
+fn later_notice_by_proxy(credit: bool) -> Seen {
     let [ring, region, near] = [(); 3].map(|()| Memory::zeroed(64));
     let slots = Memory::zeroed(4 * 128);
     let out = Tensor::<u64>::zeros(8);
@@ -82,7 +92,10 @@ fn later_signal_by_proxy() -> Seen {
         let (wire, slots) = (k.queue("wire", &ring), k.slots("slots", one(&slots), 128));
         k.main(|r| {
             r.wait(slots.slot(0, 0), 1);
-            r.post_signal(wire, 2, 0, 2);
+            match credit {
+                true => r.post_credit(wire, 2, 0, 2),
+                false => r.post_signal(wire, 2, 0, 2),
+            }
         });
     });
     let get = line!() + 5;

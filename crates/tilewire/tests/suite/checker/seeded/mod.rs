@@ -16,6 +16,7 @@
 //! | `slots.rs` | signals and waits that do not fit |
 //! | `plain.rs` | plain loads and stores of shared memory |
 //! | `posts.rs` | posts through a network proxy |
+//! | `deliveries.rs` | posts of bytes with a notice |
 //! | `reviewed.rs`, `second.rs` | what two reviews of the model found |
 //! | `audited.rs` | what an audit found after that |
 //! | `third.rs` | what a third review found |
@@ -38,6 +39,7 @@ mod correct_counters;
 mod correct_credits;
 mod correct_memory;
 mod credits;
+mod deliveries;
 mod giving_up;
 mod hosts;
 mod packets;
@@ -228,7 +230,7 @@ fn one(memory: &Memory) -> &[Memory] {
 }
 
 fn seeds() -> impl Iterator<Item = &'static Seed> {
-    let files: [&[Seed]; 18] = [
+    let files: [&[Seed]; 19] = [
         atomics::SEEDS,
         audited::SEEDS,
         bulk::SEEDS,
@@ -237,6 +239,7 @@ fn seeds() -> impl Iterator<Item = &'static Seed> {
         correct_credits::SEEDS,
         correct_memory::SEEDS,
         credits::SEEDS,
+        deliveries::SEEDS,
         giving_up::SEEDS,
         hosts::SEEDS,
         packets::SEEDS,

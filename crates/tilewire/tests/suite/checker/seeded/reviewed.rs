@@ -11,8 +11,9 @@ seeds! {
     first_signal_below_initial: AnyFault,
     first_signal_below_initial_data: AnyFault,
     two_writers_by_credit: AnyFault,
-    put_beside_post: AnyFault,
-    put_beside_post_signal_only: AnyFault,
+    put_beside_post: CleanDecided,
+    put_beside_post_signal_only: CleanDecided,
+    put_beside_post_credit: Fault("race"),
     two_rings_two_kernels: AnyFault,
     two_rings_one_kernel: AnyFault,
     bulk_overlaps: AnyFault,
@@ -29,7 +30,8 @@ seeds! {
     stream_resets_slot: Clean,
     credit_over_data: CleanDecided,
     later_signal_knows_less: AnyFault,
-    post_signal_over_signal: AnyFault,
+    post_signal_over_signal: CleanDecided,
+    post_credit_over_signal: Fault("race"),
     test_credit_over_data: Clean,
     undefined_atomic: NotCalledSafe,
     in_then_region_then_in: CleanDecided,
@@ -89,7 +91,7 @@ fn two_writers_by_credit() -> Seen {
     super::check_with(&[vec![a, b, c]], &settings())
 }
 
-fn put_beside(post: bool) -> Seen {
+fn put_beside(post: bool, credit: bool) -> Seen {
     let (ring, source, region, slots, near) =
         (Memory::zeroed(64), Memory::zeroed(64), Memory::zeroed(64), Memory::zeroed(4 * 128), Memory::zeroed(64));
     let send = kernel("sender", |k| {
@@ -101,7 +103,10 @@ fn put_beside(post: bool) -> Seen {
                 source.put(0, 0, 7u64);
                 r.post(queue, 1, source.bank(0), 0, 8);
             }
-            r.post_signal(queue, 1, 0, 1);
+            match credit {
+                true => r.post_credit(queue, 1, 0, 1),
+                false => r.post_signal(queue, 1, 0, 1),
+            }
         });
     })
     .unwrap();
@@ -124,12 +129,16 @@ fn put_beside(post: bool) -> Seen {
     plan.route(&ring, 1, &region, &slots, 128).verify(&settings()).into()
 }
 
-/// A direct put is published by a signal, not by the proxy's.
+/// A posted signal also publishes the direct puts before it: it goes through the ring, which is released and acquired.
 fn put_beside_post() -> Seen {
-    put_beside(true)
+    put_beside(true, false)
 }
 fn put_beside_post_signal_only() -> Seen {
-    put_beside(false)
+    put_beside(false, false)
+}
+/// A posted credit does not.
+fn put_beside_post_credit() -> Seen {
+    put_beside(false, true)
 }
 
 /// Data over one ring, signal over another, in kernels that both have the queue as their first parameter.
@@ -430,8 +439,15 @@ fn later_signal_knows_less() -> Seen {
     check(&[vec![a, b, c]])
 }
 
-/// As above, with the proxy's signal as the later one.
+/// As above, with the proxy's signal as the later one. It shows what its poster did, so it shows what the earlier signal shows.
 fn post_signal_over_signal() -> Seen {
+    post_over_signal(false)
+}
+/// A credit shows nothing, and the proxy that sets the slot is not the party that signalled before.
+fn post_credit_over_signal() -> Seen {
+    post_over_signal(true)
+}
+fn post_over_signal(credit: bool) -> Seen {
     let (ring, region, slots, near) =
         (Memory::zeroed(64), Memory::zeroed(64), Memory::zeroed(4 * 128), Memory::zeroed(64));
     let send = kernel("sender", |k| {
@@ -440,7 +456,10 @@ fn post_signal_over_signal() -> Seen {
         k.main(|r| {
             near.put(0, 0, 9u64);
             r.signal(slots.slot(0, 0), 1);
-            r.post_signal(queue, 1, 0, 2);
+            match credit {
+                true => r.post_credit(queue, 1, 0, 2),
+                false => r.post_signal(queue, 1, 0, 2),
+            }
         });
     })
     .unwrap();

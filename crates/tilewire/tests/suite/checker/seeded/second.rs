@@ -20,8 +20,10 @@ seeds! {
     packet_junk_control: AnyFault,
     mp_packet_acquire: NotCalledSafe,
     mp_credit_acquire: NotCalledSafe,
-    lane_reused_shows_other_post: AnyFault,
-    lane_reused_control: AnyFault,
+    lane_reused_shows_other_post: CleanDecided,
+    lane_reused_control: CleanDecided,
+    lane_reused_after_credit: Fault("race"),
+    lane_reused_after_credit_control: Fault("race"),
     host_resets_counter: Clean,
     posted_then_bare_signal: Clean,
     inout_accumulates: CleanDecided,
@@ -298,8 +300,9 @@ fn mp_credit_acquire() -> Seen {
     });
     check(&[vec![a, b]])
 }
-/// Rank 0 posts to rank 1, hears that it came, then tells rank 2 over the network: that shows rank 2 what was posted to it alone.
-fn lanes(post: bool) -> Seen {
+/// Rank 0 posts to rank 1, hears that it came, then tells rank 2 over the network. If rank 1 signalled, rank 0 has seen the data at rank 1,
+/// and its notice shows that to rank 2. If rank 1 gave a credit, it has not, and the notice covers only what was posted to rank 2.
+fn lanes(post: bool, credit: bool) -> Seen {
     let (ring, source, r1, r2, s1, s2, ack) = (
         Memory::zeroed(64),
         Memory::zeroed(64),
@@ -328,7 +331,10 @@ fn lanes(post: bool) -> Seen {
         let (s, ack) = (k.slots("s", one(&s1), 128), k.slots("ack", one(&ack), 128));
         k.main(|r| {
             r.wait(s.slot(0, 0), 1);
-            r.signal(ack.slot(0, 0), 1);
+            match credit {
+                true => r.signal_credit(ack.slot(0, 0), 1),
+                false => r.signal(ack.slot(0, 0), 1),
+            }
         });
     })
     .unwrap();
@@ -345,10 +351,16 @@ fn lanes(post: bool) -> Seen {
     plan.route(&ring, 1, &r1, &s1, 128).route(&ring, 2, &r2, &s2, 128).verify(&settings()).into()
 }
 fn lane_reused_shows_other_post() -> Seen {
-    lanes(true)
+    lanes(true, false)
 }
 fn lane_reused_control() -> Seen {
-    lanes(false)
+    lanes(false, false)
+}
+fn lane_reused_after_credit() -> Seen {
+    lanes(true, true)
+}
+fn lane_reused_after_credit_control() -> Seen {
+    lanes(false, true)
 }
 /// The only host sets the counter back between launches.
 fn host_resets_counter() -> Seen {

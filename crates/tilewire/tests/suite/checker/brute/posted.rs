@@ -1,0 +1,149 @@
+//! What is posted, by the rules of the language: every part of a post, and every notice, is something that happens by itself at some time
+//! after the post.
+//!
+//! - The bytes of a part are copied when they like: by somebody who knows what the poster knew. Of the poster's own posts that is what was
+//!   over for it.
+//! - A delivery (a notice with bytes) is told when all its parts have arrived.
+//! - A signal (a notice without bytes) is told when all that its party had posted to the peer has arrived.
+//! - A credit is told when it likes.
+//! - And each of them only after what the party had posted before for the same slot of the same peer.
+//!
+//! Whoever sets the slot knows what the poster knew, what had to arrive, and what of the poster's posts to the peer was over for it. What is
+//! told is all that, of a credit only what is over: as by a plain signal or credit.
+
+use super::events::Events;
+use super::interleave::Shown;
+use super::program::{Place, Program, Small, Span, Told};
+use super::steps::{Known, Posted, State, Trail, World, set_half};
+
+/// A post, taken apart.
+#[derive(Clone)]
+struct Parts {
+    peer: usize,
+    /// The events of its parts: each reads, and then writes with the next number.
+    copies: Vec<(usize, (Place, Place))>,
+    /// The event of its notice.
+    notice: Option<(usize, Told)>,
+}
+
+/// Those who set slots for the parties of a program: by the party, the peer and the slot.
+pub(super) fn tellers(program: &Program) -> Vec<(usize, usize, usize)> {
+    let mut tellers = Vec::new();
+    for (of, op) in program.parties.iter().enumerate().flat_map(|(p, party)| party.ops.iter().map(move |op| (p, op))) {
+        if let Small::Post { peer, notice: Some(Told { slot, .. }), .. } = *op
+            && !tellers.contains(&(of, peer, slot))
+        {
+            tellers.push((of, peer, slot));
+        }
+    }
+    tellers
+}
+
+impl World<'_> {
+    fn parts(&self, of: usize, op: usize) -> Parts {
+        let Small::Post { peer, span, notice } = self.program.parties[of].ops[op] else {
+            unreachable!("only posts are posted")
+        };
+        let first = self.events.first[of][op];
+        let copies: Vec<_> = (first..).step_by(2).zip(span.map_or(Vec::new(), Span::parts)).collect();
+        let told = first + copies.len() * 2;
+        Parts { peer, notice: notice.map(|notice| (told, notice)), copies }
+    }
+
+    /// The posts of a party up to this one to the same peer, itself last.
+    fn to_peer(&self, state: &State, of: usize, number: usize) -> Vec<Parts> {
+        let all = state.posted[of][..=number].iter().map(|posted| self.parts(of, posted.op));
+        let peer = self.parts(of, state.posted[of][number].op).peer;
+        all.filter(|parts| parts.peer == peer).collect()
+    }
+
+    /// The events that a notice must wait for: writes of bytes, and notices.
+    fn needs(&self, state: &State, of: usize, number: usize) -> Events {
+        let mut before = self.to_peer(state, of, number);
+        let Some(Parts { copies, notice: Some((_, me)), .. }) = before.pop() else { return 0 };
+        let for_slot = |parts: &Parts| parts.notice.filter(|(_, told)| told.slot == me.slot).map(|(event, _)| event);
+        let notices = before.iter().filter_map(for_slot);
+        let is_signal = copies.is_empty() && !me.credit;
+        let covered = before.iter().filter(|_| is_signal).flat_map(|parts| &parts.copies).chain(&copies);
+        covered.map(|(read, _)| read + 1).chain(notices).fold(0, |all, event| all | 1 << event)
+    }
+
+    /// The events that may happen next of what a party has posted.
+    pub(super) fn posted_steps(&self, state: &State, of: usize) -> Vec<usize> {
+        let is_done = |event: usize| state.done & 1 << event != 0;
+        let mut next = Vec::new();
+        for (number, posted) in state.posted[of].iter().enumerate() {
+            let Parts { copies, notice, .. } = self.parts(of, posted.op);
+            next.extend(copies.into_iter().map(|(read, _)| read).filter(|&read| !is_done(read)));
+            let notice = notice.map(|(event, _)| event).filter(|&event| !is_done(event));
+            next.extend(notice.filter(|_| self.needs(state, of, number) & !state.done == 0));
+        }
+        next
+    }
+
+    /// One of these happens.
+    pub(super) fn deliver(&self, state: &mut State, of: usize, event: usize, shown: &mut Shown) {
+        let is_it = |posted: &Posted| {
+            let Parts { copies, notice, .. } = self.parts(of, posted.op);
+            copies.iter().any(|(read, _)| *read == event) || notice.is_some_and(|(told, _)| told == event)
+        };
+        let number = state.posted[of].iter().position(is_it).expect("it was posted");
+        let Posted { op, mut known } = state.posted[of][number].clone();
+        let Parts { peer, copies, notice } = self.parts(of, op);
+        if let Some((_, (from, to))) = copies.iter().find(|(read, _)| *read == event) {
+            let earlier = known.over & self.copied(&self.all_posts(state, of, number));
+            known.join(Known { visible: earlier, over: earlier, without_packets: earlier });
+            self.happens_to(state, &mut known, event, shown);
+            self.happens_to(state, &mut known, event + 1, shown);
+            self.copy(state, event + 1, *from, *to);
+        } else if let Some((_, Told { slot, value, credit })) = notice {
+            let teller = self.tellers.iter().position(|&teller| teller == (of, peer, slot)).expect("it is one");
+            let actor = self.program.parties.len() + teller;
+            let before = self.to_peer(state, of, number);
+            let copied = self.copied(&before);
+            let covered = copied & known.over | self.reads_too(&before, self.needs(state, of, number));
+            // Of a credit nothing is covered: it needs only the notices before it.
+            let mut learnt = known;
+            if !credit {
+                learnt.join(Known { visible: covered, over: covered, without_packets: covered });
+            }
+            state.known[actor].join(learnt);
+            self.signal(state, actor, event, (slot, value, credit), shown);
+        }
+        // What nobody asks for any more makes no difference between states.
+        let over = |event: usize| state.done & 1 << event != 0;
+        if copies.iter().all(|(read, _)| over(*read)) && notice.is_none_or(|(told, _)| over(told)) {
+            state.posted[of][number].known = Known::default();
+        }
+    }
+
+    fn all_posts(&self, state: &State, of: usize, number: usize) -> Vec<Parts> {
+        state.posted[of][..number].iter().map(|posted| self.parts(of, posted.op)).collect()
+    }
+
+    /// The reads and writes of posts.
+    fn copied(&self, posts: &[Parts]) -> Events {
+        let all = posts.iter().flat_map(|parts| &parts.copies);
+        all.fold(0, |all, (read, _)| all | 3 << read)
+    }
+
+    /// The writes of bytes among these events, and the reads that came before them.
+    fn reads_too(&self, posts: &[Parts], events: Events) -> Events {
+        let all = posts.iter().flat_map(|parts| &parts.copies).map(|(read, _)| 2 << read);
+        all.filter(|write: &Events| events & write != 0).fold(0, |all, write| all | write | write >> 1)
+    }
+
+    fn copy(&self, state: &mut State, event: usize, from: Place, to: Place) {
+        let value = match from {
+            Place::Word(i) => state.words[i],
+            Place::Half(i) => state.words[i / 2] >> (32 * (i % 2)) & 0xffff_ffff,
+            Place::Slot(_) | Place::Tensor => unreachable!("only words are posted"),
+        };
+        self.written(state, to, Trail { by: Some(event), value, ..Trail::default() });
+        match to {
+            Place::Word(i) => state.words[i] = value,
+            Place::Half(i) => set_half(&mut state.words, i, value),
+            Place::Slot(_) | Place::Tensor => unreachable!("words are posted to words"),
+        }
+    }
+}
