@@ -144,7 +144,7 @@ fn asked(words: Option<Words>) -> Result<Command, String> {
     Ok(match words {
         None => Command::Demo,
         Some(Words::Run(words)) => Command::Run(words.run()?),
-        Some(Words::Verify(request)) => Command::Verify(request),
+        Some(Words::Verify(request)) => Command::Verify(request.checked()?),
         Some(Words::Check(task)) => Command::Check(task),
         Some(Words::Fingerprints(request)) => Command::Fingerprints(request),
         Some(Words::Bench { subject }) => Command::Bench(subject.bench()?),
@@ -428,12 +428,12 @@ mod tests {
             ("run sendrecv --world moon", "[possible values: threads, processes, env]"),
             ("run sendrecv --launches", "a value is required for '--launches"),
             ("run sendrecv --fast", "unexpected argument '--fast'"),
-            ("run sendrecv --transport fabric", "[possible values: shm, nvl]"),
+            ("run sendrecv --transport fabric", "[possible values: shm, nvl, loop, mesh]"),
             (
                 "run sendrecv --engine cpu --transport nvl",
                 "--engine cpu does not go over --transport nvl: cpu goes over",
             ),
-            ("emit all_to_all --ir --transport mesh", "invalid value 'mesh' for '--transport"),
+            ("emit all_to_all --ir --transport fabric", "invalid value 'fabric' for '--transport"),
             ("emit all_to_all --ir --engine cuda --transport shm", "--engine cuda does not go over --transport shm"),
             ("emit all_to_all --bytecode --transport nvl", "--bytecode is what the CPU engine runs"),
             ("emit scale --ir --transport shm", "--transport is for collectives"),
