@@ -281,7 +281,8 @@ mod tests {
         let only = vec![Collective::AllReduce, Collective::Gather];
         let request = Request { only, quick: true, ..Request::default() };
         assert_eq!(parse("verify all_reduce --quick gather"), Ok(Command::Verify(request)));
-        let Ok(Command::Verify(request)) = parse("verify --transport mesh --domains 0,2|1,3 --shuffle 5 --seeds 9") else {
+        let Ok(Command::Verify(request)) = parse("verify --transport mesh --domains 0,2|1,3 --shuffle 5 --seeds 9")
+        else {
             panic!("it is read")
         };
         assert_eq!((request.ranks, request.shuffle, request.seeds), (vec![4], Shuffle { shuffle: Some(5) }, Some(9)));
@@ -416,7 +417,10 @@ mod tests {
             ("verify --transport nvl", "[possible values: shm, loop, mesh]"),
             ("verify --transport mesh --engine cuda", "--engine cuda does not go over --transport mesh"),
             ("verify --transport loop --world processes", "--world processes: --transport loop joins threads"),
-            ("verify --transport mesh --domains 0,2|1,3 --ranks 2,4", "--domains 0,2|1,3 lists 2,3: 2 ranks are 0 to 1"),
+            (
+                "verify --transport mesh --domains 0,2|1,3 --ranks 2,4",
+                "--domains 0,2|1,3 lists 2,3: 2 ranks are 0 to 1",
+            ),
             ("verify --transport mesh --domains 0,x", "'x' is not a rank"),
             ("verify --shuffle 3", "--shuffle 3 is for --transport loop or mesh"),
             ("verify --seeds 3", "--seeds is for --transport loop or mesh"),

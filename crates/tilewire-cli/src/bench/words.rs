@@ -134,8 +134,7 @@ impl Usual {
 
     /// Refuses options of ranks on CPUs.
     fn refuse_transport(&self) -> Result<(), String> {
-        let said =
-            [("--transport", self.wire.transport.is_some()), ("--domains", self.apart.domains.is_some())];
+        let said = [("--transport", self.wire.transport.is_some()), ("--domains", self.apart.domains.is_some())];
         let first = said.into_iter().find(|(_, is_said)| *is_said);
         first.map_or(Ok(()), |(option, _)| Err(format!("{option} is for --engine cpu: cuda goes over nvl")))
     }
@@ -246,13 +245,7 @@ impl Collective {
                     return Err(format!("--domains lists {ranks} ranks: a benchmark has 2 to {MOST_RANKS}"));
                 }
                 let Usual { sizes, quick, .. } = usual;
-                Subject::Collectives(CollectivePlan {
-                    ranks,
-                    mesh,
-                    sizes,
-                    quick,
-                    ..CollectivePlan::of(&[name])
-                })
+                Subject::Collectives(CollectivePlan { ranks, mesh, sizes, quick, ..CollectivePlan::of(&[name]) })
             }
         };
         Bench::new(subject, reports, drawn.plot)

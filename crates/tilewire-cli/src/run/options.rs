@@ -309,7 +309,10 @@ mod tests {
         for (line, why) in [
             ("--transport mesh --domains 0,1|2,3 --ranks 3", "--domains 0,1|2,3 lists 3: 3 ranks are 0 to 2"),
             ("--transport mesh --domains 0,1|4", "--domains 0,1|4 does not list 2 and lists 4"),
-            ("--transport mesh --domains 0,1|1", "invalid value '0,1|1' for '--domains <LISTS>': rank 1 is listed twice"),
+            (
+                "--transport mesh --domains 0,1|1",
+                "invalid value '0,1|1' for '--domains <LISTS>': rank 1 is listed twice",
+            ),
             ("--transport mesh --domains 0,a", "'a' is not a rank"),
             ("--domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
             ("--transport loop --domains 0|1", "--domains 0|1 is for --transport mesh, not loop"),

@@ -3,10 +3,10 @@
 
 use super::collectives::Asked;
 use crate::run;
-use tilewire::{Algorithm, Primitive};
 use tilewire::collective::Rounds;
 use tilewire::link::{AnyTransport, Tensors, Window};
 use tilewire::transport::{RankError, World};
+use tilewire::{Algorithm, Primitive};
 use tilewire_testkit::fields::{self, Collective, Form};
 
 /// Number of forms on a device, where each is a kernel to assemble on every rank.
