@@ -2,6 +2,7 @@
 //! them.
 
 use crate::cli::{listing, one_of, underscored};
+use crate::run::{Apart, CpuWire, Mesh, Shuffle};
 use crate::table::hanging;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -32,6 +33,10 @@ pub struct Task {
     #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = one_of(mistakes().map(|name| (name, name))),
         help = listing("Mistake to make wherever possible; each must be found", &mistakes().collect::<Vec<_>>()))]
     pub mutate: Option<&'static str>,
+    #[command(flatten)]
+    pub wire: CpuWire,
+    #[command(flatten)]
+    pub apart: Apart,
     /// Seed of random schedules
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
@@ -135,6 +140,19 @@ pub fn check(task: &Task) -> Result<ExitCode> {
 }
 
 impl Task {
+    /// The task, or why it is impossible.
+    pub fn checked(self) -> Result<Task, String> {
+        let Some(mesh) = Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())? else {
+            return Ok(self);
+        };
+        mesh.count(Some(self.ranks))?;
+        let over = mesh.name();
+        Err(format!(
+            "--transport {over}: the checker cannot rehearse posts yet, only shm; `tilewire verify --transport {over} \
+             --seeds 20` runs every schedule with reordered posts"
+        ))
+    }
+
     /// True if stdout is for the JSON report.
     fn is_quiet(&self) -> bool {
         self.json.as_deref() == Some("-")

@@ -144,8 +144,8 @@ fn asked(words: Option<Words>) -> Result<Command, String> {
     Ok(match words {
         None => Command::Demo,
         Some(Words::Run(words)) => Command::Run(words.run()?),
-        Some(Words::Verify(request)) => Command::Verify(request),
-        Some(Words::Check(task)) => Command::Check(task),
+        Some(Words::Verify(request)) => Command::Verify(request.checked()?),
+        Some(Words::Check(task)) => Command::Check(task.checked()?),
         Some(Words::Fingerprints(request)) => Command::Fingerprints(request),
         Some(Words::Bench { subject }) => Command::Bench(subject.bench()?),
         Some(Words::Emit(words)) => emitted(words)?,
@@ -218,7 +218,7 @@ pub fn listing(what: &str, names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Ranks;
+    use crate::run::{Apart, CpuWire, Ranks, Shuffle};
     use crate::table::WIDTH;
     use std::path::Path;
     use tilewire::ptx::Target;
@@ -281,6 +281,11 @@ mod tests {
         let only = vec![Collective::AllReduce, Collective::Gather];
         let request = Request { only, quick: true, ..Request::default() };
         assert_eq!(parse("verify all_reduce --quick gather"), Ok(Command::Verify(request)));
+        let Ok(Command::Verify(request)) = parse("verify --transport mesh --domains 0,2|1,3 --shuffle 5 --seeds 9")
+        else {
+            panic!("it is read")
+        };
+        assert_eq!((request.ranks, request.shuffle, request.seeds), (vec![4], Shuffle { shuffle: Some(5) }, Some(9)));
         // The last one counts: that is how this program tells its ranks what they are.
         let request = Request { ranks: vec![3], world: Ranks::Env, progress: true, ..Request::default() };
         let line = "verify --ranks 2,4 --world processes --progress --world env --ranks 3 --progress";
@@ -332,6 +337,8 @@ mod tests {
             ranks: 3,
             blocks: 2,
             mutate: Some("drop-wait"),
+            wire: CpuWire::default(),
+            apart: Apart::default(),
             seed: 7,
             steps: Some(900),
             json: None,
@@ -404,6 +411,20 @@ mod tests {
             ("check all --mutate fly", "invalid value 'fly' for '--mutate"),
             ("check all --seed x", "invalid value 'x' for '--seed"),
             ("check all all", "unexpected argument 'all'"),
+            ("check all --transport mesh", "--transport mesh: the checker cannot rehearse posts yet, only shm"),
+            ("check all --transport mesh --domains 0|1 --ranks 3", "--domains 0|1 does not list 2"),
+            ("check all --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
+            ("verify --transport nvl", "[possible values: shm, loop, mesh]"),
+            ("verify --transport mesh --engine cuda", "--engine cuda does not go over --transport mesh"),
+            ("verify --transport loop --world processes", "--world processes: --transport loop joins threads"),
+            (
+                "verify --transport mesh --domains 0,2|1,3 --ranks 2,4",
+                "--domains 0,2|1,3 lists 2,3: 2 ranks are 0 to 1",
+            ),
+            ("verify --transport mesh --domains 0,x", "'x' is not a rank"),
+            ("verify --shuffle 3", "--shuffle 3 is for --transport loop or mesh"),
+            ("verify --seeds 3", "--seeds is for --transport loop or mesh"),
+            ("verify --transport loop --seeds 0", "0 is not in 1..=1000000"),
             ("run", "<COLLECTIVE>"),
             ("run gossip", "invalid value 'gossip' for '<COLLECTIVE>'"),
             ("run sendrecv --ranks 1", "--ranks 1: a sendrecv has 2 to"),
@@ -428,12 +449,12 @@ mod tests {
             ("run sendrecv --world moon", "[possible values: threads, processes, env]"),
             ("run sendrecv --launches", "a value is required for '--launches"),
             ("run sendrecv --fast", "unexpected argument '--fast'"),
-            ("run sendrecv --transport fabric", "[possible values: shm, nvl]"),
+            ("run sendrecv --transport fabric", "[possible values: shm, nvl, loop, mesh]"),
             (
                 "run sendrecv --engine cpu --transport nvl",
                 "--engine cpu does not go over --transport nvl: cpu goes over",
             ),
-            ("emit all_to_all --ir --transport mesh", "invalid value 'mesh' for '--transport"),
+            ("emit all_to_all --ir --transport fabric", "invalid value 'fabric' for '--transport"),
             ("emit all_to_all --ir --engine cuda --transport shm", "--engine cuda does not go over --transport shm"),
             ("emit all_to_all --bytecode --transport nvl", "--bytecode is what the CPU engine runs"),
             ("emit scale --ir --transport shm", "--transport is for collectives"),

@@ -2,6 +2,7 @@
 
 use super::ranks::{COLLECTIVES, CollectivePlan, Kind, PairPlan, check_pair_key};
 use super::{Bench, Size, Subject, gpu, kernels};
+use crate::run::{Apart, CpuWire, Mesh, Shuffle};
 use crate::verify::Engine;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
@@ -116,9 +117,27 @@ struct Usual {
     /// Cases, for sendrecv or a GPU [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "cases", value_parser = trimmed)]
     cases: Vec<String>,
+    #[command(flatten)]
+    wire: CpuWire,
+    #[command(flatten)]
+    apart: Apart,
     /// Only test that it works
     #[arg(long)]
     quick: bool,
+}
+
+impl Usual {
+    /// The domains of ranks that post to each other, if they do.
+    fn mesh(&self) -> Result<Option<Mesh>, String> {
+        Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())
+    }
+
+    /// Refuses options of ranks on CPUs.
+    fn refuse_transport(&self) -> Result<(), String> {
+        let said = [("--transport", self.wire.transport.is_some()), ("--domains", self.apart.domains.is_some())];
+        let first = said.into_iter().find(|(_, is_said)| *is_said);
+        first.map_or(Ok(()), |(option, _)| Err(format!("{option} is for --engine cpu: cuda goes over nvl")))
+    }
 }
 
 /// Options for a GPU only.
@@ -188,8 +207,15 @@ impl Pair {
             Engine::Cpu => {
                 knobs.refuse()?;
                 usual.cases.iter().try_for_each(|key| check_pair_key(key))?;
+                let mesh = usual.mesh()?;
+                let kind = world.unwrap_or(Kind::Threads);
+                if let Some(mesh) = &mesh {
+                    mesh.only_threads(kind == Kind::Threads, kind.name())?;
+                    mesh.count(Some(2))?;
+                }
+                let world = if mesh.is_some() { Some(kind) } else { world };
                 let Usual { sizes, cases, quick, .. } = usual;
-                Subject::Sendrecv(PairPlan { sizes, cases, world, quick })
+                Subject::Sendrecv(PairPlan { sizes, cases, world, mesh, quick })
             }
         };
         Bench::new(subject, reports, drawn.plot)
@@ -213,13 +239,13 @@ impl Collective {
             }
             Engine::Cpu => {
                 knobs.refuse()?;
+                let mesh = usual.mesh()?;
+                let ranks = mesh.as_ref().map_or(Ok(ranks), |mesh| mesh.count(ranks))?.unwrap_or(2);
+                if !(2..=MOST_RANKS as usize).contains(&ranks) {
+                    return Err(format!("--domains lists {ranks} ranks: a benchmark has 2 to {MOST_RANKS}"));
+                }
                 let Usual { sizes, quick, .. } = usual;
-                Subject::Collectives(CollectivePlan {
-                    ranks: ranks.unwrap_or(2),
-                    sizes,
-                    quick,
-                    ..CollectivePlan::of(&[name])
-                })
+                Subject::Collectives(CollectivePlan { ranks, mesh, sizes, quick, ..CollectivePlan::of(&[name]) })
             }
         };
         Bench::new(subject, reports, drawn.plot)
@@ -236,6 +262,7 @@ impl Knobs {
 
     /// A plan of these cases, unless others are named.
     fn plan(self, usual: Usual, cases: Vec<String>) -> Result<gpu::Plan, String> {
+        usual.refuse_transport()?;
         usual.cases.iter().try_for_each(|key| gpu::check_key(key))?;
         let said = tilewire::Knobs::default();
         let slot_bytes = self.slot.map(|size| size.0);
@@ -389,6 +416,12 @@ mod tests {
             ("all_gather --world threads", "unexpected argument '--world'"),
             ("all_gather --engine cuda", "all_gather is not measured on a GPU"),
             ("all --sizes 8", "unexpected argument '--sizes'"),
+            ("sendrecv --transport loop --world processes", "joins threads of one process"),
+            ("sendrecv --transport mesh --domains 0,1|2", "--domains 0,1|2 lists 2: 2 ranks are 0 to 1"),
+            ("all_reduce --transport mesh --domains 0,1|2 --ranks 4", "does not list 3"),
+            ("all_reduce --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
+            ("all_reduce --transport loop --engine cuda", "--transport is for --engine cpu"),
+            ("all_reduce --transport nvl", "[possible values: shm, loop, mesh]"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

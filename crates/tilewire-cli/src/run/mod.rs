@@ -14,6 +14,7 @@
 //! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
 //! | `data.rs` | the sent data, and a plain computation of the expected result |
 //! | `agreement.rs` | [`Word`]: the options that must be the same on all ranks |
+//! | `mesh.rs` | [`Mesh`]: the transports by name, and domains of ranks |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
 //! | `turns.rs` | fill, launch, check; the table |
 
@@ -23,6 +24,7 @@ mod collective;
 mod data;
 mod hook;
 mod library;
+mod mesh;
 mod options;
 mod turns;
 mod worlds;
@@ -32,6 +34,7 @@ pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::GROUP;
 pub use hook::Hook;
+pub use mesh::{Apart, CpuWire, Mesh, Shuffle};
 pub use options::{Options, Run, Words};
 pub use turns::{run, text_of};
 pub use worlds::{Ranks, everywhere, in_processes};

@@ -4,6 +4,7 @@ use super::agreement::Word;
 use super::case::{Case, protocol_name, rounds_name};
 use super::collective::{Collective, Plan};
 use super::hook::Hook;
+use super::mesh::{Apart, Mesh, Shuffle, Wire};
 use super::worlds::Ranks;
 use crate::bench::Size;
 use crate::cli::{collective, listing, one_of};
@@ -28,6 +29,8 @@ pub struct Run {
     pub count: Option<usize>,
     /// Where they run, if given.
     pub ranks: Option<Ranks>,
+    /// The domains of ranks that post to each other, if they do.
+    pub mesh: Option<Mesh>,
     /// The collective.
     pub plan: Plan,
     /// Number of launches, with new data each.
@@ -114,12 +117,16 @@ pub struct Options {
     /// Where the ranks run; under a launcher env is the default, otherwise threads
     #[arg(long)]
     world: Option<Ranks>,
-    /// The engine: cpu over shm, cuda over nvl [default: cpu]
+    /// The engine: cpu over shm, loop or mesh, cuda over nvl [default: cpu]
     #[arg(long)]
     engine: Option<Engine>,
     /// The transport; implies the engine
-    #[arg(long, value_parser = one_of(TRANSPORTS.map(|(name, engine)| (name, (name, engine)))))]
-    transport: Option<(&'static str, Engine)>,
+    #[arg(long, value_parser = one_of(Wire::ALL.map(|wire| (wire.name(), wire))))]
+    transport: Option<Wire>,
+    #[command(flatten)]
+    apart: Apart,
+    #[command(flatten)]
+    shuffle: Shuffle,
     /// Number of launches, with new data each [default: 10]
     #[arg(long, value_name = "L", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     launches: Option<u64>,
@@ -128,8 +135,6 @@ pub struct Options {
     seed: Option<u64>,
 }
 
-/// The transports, and the engine of each: naming one implies the other.
-const TRANSPORTS: [(&str, Engine); 2] = [("shm", Engine::Cpu), ("nvl", Engine::Cuda)];
 const PROTOCOLS: [Primitive; 4] = [Primitive::Packet, Primitive::Staged, Primitive::Bulk, Primitive::Direct];
 const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
 const ALGORITHMS: [(&str, Algorithm); 3] =
@@ -151,6 +156,8 @@ impl Options {
             ("--world", self.world.is_some()),
             ("--engine", self.engine.is_some()),
             ("--transport", self.transport.is_some()),
+            ("--domains", self.apart.domains.is_some()),
+            ("--shuffle", self.shuffle.shuffle.is_some()),
             ("--launches", self.launches.is_some()),
             ("--seed", self.seed.is_some()),
         ];
@@ -159,8 +166,16 @@ impl Options {
 
     /// The request for a collective, or why it is impossible.
     pub fn run(self, collective: Collective) -> Result<Run, String> {
+        let engine = engine_over(self.engine, self.transport)?;
+        let mesh = Mesh::of(self.transport, self.apart, self.shuffle)?;
+        let mut count = self.ranks;
+        if let Some(mesh) = &mesh {
+            let world = self.world.unwrap_or(Ranks::Threads);
+            mesh.only_threads(world == Ranks::Threads, world.name())?;
+            count = mesh.count(count)?;
+        }
         // A rank cannot shift to itself; everything else works in a world of one.
-        if collective == Collective::Sendrecv && self.ranks == Some(1) {
+        if collective == Collective::Sendrecv && count == Some(1) {
             return Err(format!("--ranks 1: a sendrecv has 2 to {MOST_RANKS} ranks"));
         }
         if self.op.is_some() && !collective.reduces() {
@@ -174,7 +189,6 @@ impl Options {
             let (name, known) = (of_all(&[algorithm]), of_all(collective.algorithms()));
             return Err(format!("there is no {name} {}; there are {known}", collective.name()));
         }
-        let engine = engine_over(self.engine, self.transport)?;
         let (bytes, dtype, hook) =
             (self.bytes.unwrap_or(Size(1 << 20)), self.dtype.unwrap_or(Type::F32), self.hook.unwrap_or(Hook::Copy));
         if bytes > LARGEST {
@@ -194,18 +208,19 @@ impl Options {
         }
         let plan = Plan { collective, case, op: self.op.unwrap_or(ReduceOp::Sum), algorithm: self.algorithm };
         let (launches, seed) = (self.launches.unwrap_or(10), self.seed.unwrap_or(1));
-        Ok(Run { engine, count: self.ranks, ranks: self.world, plan, launches, seed })
+        Ok(Run { engine, count, ranks: self.world, mesh, plan, launches, seed })
     }
 }
 
 /// The given engine, or the one of the transport.
-fn engine_over(engine: Option<Engine>, transport: Option<(&str, Engine)>) -> Result<Engine, String> {
+fn engine_over(engine: Option<Engine>, transport: Option<Wire>) -> Result<Engine, String> {
     match (engine, transport) {
-        (Some(engine), Some((transport, over))) if engine != over => {
-            let fits = TRANSPORTS.map(|(name, engine)| format!("{} goes over {name}", engine.name())).join(", ");
-            Err(format!("--engine {} does not go over --transport {transport}: {fits}", engine.name()))
+        (Some(engine), Some(wire)) if engine != wire.engine() => {
+            let (engine, transport) = (engine.name(), wire.name());
+            let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl";
+            Err(format!("--engine {engine} does not go over --transport {transport}: {fits}"))
         }
-        _ => Ok(engine.or(transport.map(|(_, engine)| engine)).unwrap_or(Engine::Cpu)),
+        _ => Ok(engine.or(transport.map(Wire::engine)).unwrap_or(Engine::Cpu)),
     }
 }
 
@@ -215,6 +230,7 @@ fn algorithm_name(algorithm: Algorithm) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::worlds::DEFAULT;
     use super::*;
     use crate::cli::Command;
 
@@ -229,7 +245,8 @@ mod tests {
     #[test]
     fn a_transport_goes_with_its_engine_whichever_is_said() {
         assert_eq!(engine("all_to_all"), Ok(Engine::Cpu));
-        for (transport, of) in TRANSPORTS {
+        for wire in Wire::ALL {
+            let (transport, of) = (wire.name(), wire.engine());
             for line in [
                 format!("all_to_all --transport {transport}"),
                 format!("all_to_all --engine {}", of.name()),
@@ -243,8 +260,8 @@ mod tests {
 
     #[test]
     fn an_engine_and_a_transport_that_do_not_fit_are_both_named() {
-        let fits = "cpu goes over shm, cuda goes over nvl";
-        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm")] {
+        let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl";
+        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm"), ("cuda", "loop"), ("cuda", "mesh")] {
             let why = format!("--engine {of} does not go over --transport {transport}: {fits}");
             for line in [
                 format!("sendrecv --engine {of} --transport {transport}"),
@@ -257,12 +274,55 @@ mod tests {
 
     #[test]
     fn a_transport_there_is_not_is_answered_with_those_there_are() {
-        // Some of these are planned.
-        for word in ["fabric", "mesh", "tcp", "SHM", "cpu"] {
+        // The first is planned.
+        for word in ["fabric", "tcp", "SHM", "cpu"] {
             let why = engine(&format!("sendrecv --transport {word}")).unwrap_err();
-            assert!(why.contains(&format!("'{word}'")) && why.contains("shm, nvl"), "{why}");
+            assert!(why.contains(&format!("'{word}'")) && why.contains("shm, nvl, loop, mesh"), "{why}");
         }
         assert!(engine("sendrecv --transport").unwrap_err().contains("a value is required for '--transport"));
+    }
+
+    fn parsed(line: &str) -> Result<Run, String> {
+        match Command::parse(["run"].into_iter().chain(line.split_whitespace())) {
+            Ok(Command::Run(run)) => Ok(run),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn domains_say_how_many_ranks_there_are() {
+        let over = |line: &str| {
+            let run = parsed(line).unwrap();
+            let ranks = run.count.unwrap_or(DEFAULT);
+            (ranks, run.mesh.unwrap().describe(ranks))
+        };
+        assert_eq!(over("all_to_all --transport loop"), (2, "loop".into()));
+        assert_eq!(over("all_to_all --transport mesh --ranks 3"), (3, "mesh 0,1|2".into()));
+        assert_eq!(over("all_to_all --transport mesh --domains 0,2|1,3"), (4, "mesh 0,2|1,3".into()));
+        assert_eq!(over("gather --transport=mesh --domains=1|0 --shuffle 7"), (2, "mesh 1|0, shuffled by 7".into()));
+        assert_eq!(parsed("all_to_all --transport shm").unwrap().mesh, None);
+    }
+
+    #[test]
+    fn domains_that_do_not_fit_are_named_with_their_values() {
+        for (line, why) in [
+            ("--transport mesh --domains 0,1|2,3 --ranks 3", "--domains 0,1|2,3 lists 3: 3 ranks are 0 to 2"),
+            ("--transport mesh --domains 0,1|4", "--domains 0,1|4 does not list 2 and lists 4"),
+            (
+                "--transport mesh --domains 0,1|1",
+                "invalid value '0,1|1' for '--domains <LISTS>': rank 1 is listed twice",
+            ),
+            ("--transport mesh --domains 0,a", "'a' is not a rank"),
+            ("--domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
+            ("--transport loop --domains 0|1", "--domains 0|1 is for --transport mesh, not loop"),
+            ("--shuffle 4", "--shuffle 4 is for --transport loop or mesh"),
+            ("--transport loop --world processes", "--world processes: --transport loop joins threads of one process"),
+            ("--transport mesh --world env", "--world env: --transport mesh joins threads of one process"),
+        ] {
+            let said = parsed(&format!("all_to_all {line}")).unwrap_err();
+            assert!(said.contains(why), "{line}: {said}");
+        }
     }
 
     /// Every option has a name, so that `emit` can report the ones that a kernel does not take.
@@ -278,6 +338,7 @@ mod tests {
             let Some(option) = arg.get_long().filter(|option| *option != "help") else { continue };
             let value = match option {
                 "bytes" => "64".to_string(),
+                "domains" => "0|1".to_string(),
                 _ => arg.get_possible_values().first().map_or("2".into(), |value| value.get_name().to_string()),
             };
             let said = format!("--{option}");

@@ -25,6 +25,10 @@ use tilewire::transport::{RankError, World};
 /// Runs it; the status is success if every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
     let ranks = run.ranks.unwrap_or_else(|| Ranks::Threads.unless_launched());
+    if let Some(Err(why)) = run.mesh.as_ref().map(|mesh| mesh.only_threads(ranks == Ranks::Threads, ranks.name())) {
+        _ = writeln!(stderr(), "tilewire: {why}");
+        return Ok(ExitCode::from(2));
+    }
     if let Some(too_much) = enough_memory(run, run.count.unwrap_or(DEFAULT)).err().filter(|_| ranks != Ranks::Env) {
         _ = writeln!(stderr(), "tilewire: {too_much}");
         return Ok(ExitCode::from(2));
@@ -68,9 +72,10 @@ pub fn text_of(run: &Run, text: impl Fn(&PreparedExchange<'_>) -> Result<String,
 }
 
 fn link_of(world: &World, run: &Run) -> Result<AnyTransport, RankError> {
-    Ok(match run.engine {
-        Engine::Cpu => AnyTransport::from(ShmTransport::rendezvous(world, options(run, world.size()))?),
-        Engine::Cuda => {
+    Ok(match (run.engine, &run.mesh) {
+        (Engine::Cpu, Some(mesh)) => mesh.rendezvous(world, options(run, world.size()))?,
+        (Engine::Cpu, None) => AnyTransport::from(ShmTransport::rendezvous(world, options(run, world.size()))?),
+        (Engine::Cuda, _) => {
             let usual = NvlOptions::default();
             let max_blocks_per_peer = blocks(run, usual.geometry(world.size()), usual.geometry(2));
             let options = NvlOptions { max_blocks_per_peer, ..usual };
@@ -94,7 +99,9 @@ fn blocks(run: &Run, usual: Geometry, few: Geometry) -> Option<usize> {
 /// Checks that there is memory for all ranks.
 fn enough_memory(run: &Run, ranks: usize) -> Result<(), TooMuch> {
     let on_device = run.engine == Engine::Cuda;
-    let between = if on_device { 0 } else { memory::of_segments(options(run, ranks).geometry(ranks)) };
+    let segments = || memory::of_segments(options(run, ranks).geometry(ranks));
+    // Ranks that post have outboxes as large as the staging of their peers.
+    let between = if on_device { 0 } else { segments().saturating_mul(1 + u64::from(run.mesh.is_some())) };
     let needed = run.plan.host_bytes(ranks, on_device).saturating_add(between);
     memory::check(needed, "--bytes or --ranks", || format!("{} by {ranks} ranks", run.plan))
 }
@@ -160,7 +167,8 @@ fn table(run: &Run, all: &[Outcome], threads: bool) -> String {
         duration(slowest.as_secs_f64() * 1e6),
     ]);
     let mut text = table.to_string();
-    _ = writeln!(text, "{}", if wrong.is_empty() { "every byte right" } else { "WRONG" });
+    let over = run.mesh.as_ref().map_or(String::new(), |mesh| format!(" over {}", mesh.describe(all.len())));
+    _ = writeln!(text, "{}{over}", if wrong.is_empty() { "every byte right" } else { "WRONG" });
     for wrong in wrong {
         _ = writeln!(text, "{wrong}");
     }

@@ -26,6 +26,15 @@ pub enum Ranks {
 }
 
 impl Ranks {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ranks::Threads => "threads",
+            Ranks::Processes => "processes",
+            Ranks::Env => "env",
+        }
+    }
+
     /// The default: a launcher's ranks under a launcher, and otherwise this.
     pub fn unless_launched(self) -> Ranks {
         let launched = !matches!(Placement::from_env(), Err(WorldError::NoLauncher));

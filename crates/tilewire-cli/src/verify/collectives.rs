@@ -5,7 +5,7 @@ use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
 use crate::progress::Progress;
-use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, Mesh, PROTOCOLS, Peers, Plan, prepare, prepare_all};
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Arc;
@@ -55,6 +55,48 @@ pub struct Asked<'a> {
     pub progress: bool,
     /// The device; the CPU if `None`.
     pub device: Option<&'a Arc<Device>>,
+    /// The domains of ranks that post to each other, if they do.
+    pub mesh: Option<&'a Mesh>,
+    /// True to run every schedule instead, with many small slots: one of many seeds.
+    pub schedules: bool,
+}
+
+#[cfg(test)]
+impl Asked<'static> {
+    /// All plans of a quick run.
+    pub const QUICK: Asked<'static> = Asked {
+        quick: true,
+        only: &[],
+        sample: None,
+        share: (0, 1),
+        seed: 1,
+        progress: false,
+        device: None,
+        mesh: None,
+        schedules: false,
+    };
+}
+
+impl Asked<'_> {
+    /// True if some of `ranks` ranks post to each other.
+    pub fn has_far(&self, ranks: usize) -> bool {
+        self.mesh.is_some_and(|mesh| mesh.has_far(ranks))
+    }
+
+    /// Why this many ranks must refuse a plan, if so.
+    fn refuses(&self, ranks: usize, plan: &Plan) -> Option<&'static str> {
+        if plan.tears_groups(ranks) {
+            return Some("it tears groups apart");
+        }
+        let packets = (plan.collective, plan.algorithm) == (Collective::AllReduce, Some(Algorithm::OneShot));
+        (packets && self.has_far(ranks)).then_some("far peers take no packets")
+    }
+
+    /// The ranks, for reports.
+    pub fn among(&self, ranks: usize) -> String {
+        let over = self.mesh.map_or(String::new(), |mesh| format!(" over {}", mesh.describe(ranks)));
+        format!("{ranks} ranks{over}")
+    }
 }
 
 /// Runs the plans in a world of `ranks` threads; returns the outcomes by collective, in the order of
@@ -65,7 +107,7 @@ pub fn collectives(ranks: usize, asked: Asked<'_>) -> Result<Vec<Outcome>> {
 
 fn outcomes_of(ranks: usize, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Outcome>> {
     let of_ranks = World::threads(ranks).run(|world| verdicts(&world, plans, asked))?;
-    Ok(outcomes(ranks, plans, &of_ranks))
+    Ok(outcomes(ranks, plans, &of_ranks, asked))
 }
 
 /// Runs the plans in an existing world; every rank gets the outcomes of all.
@@ -74,14 +116,15 @@ pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, R
     let own = verdicts(world, &plans, asked)?;
     let all = world.bootstrap().all_gather("verify/verdicts", &Verdict::to_bytes(&own), world.deadline())?;
     let of_ranks: Vec<_> = all.iter().map(|bytes| Verdict::from_bytes(bytes, plans.len())).collect();
-    Ok(outcomes(world.size(), &plans, &of_ranks))
+    Ok(outcomes(world.size(), &plans, &of_ranks, asked))
 }
 
 /// The verdicts of one rank.
 fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdict>, RankError> {
-    let link = match asked.device {
-        None => AnyTransport::from(ShmTransport::rendezvous(world, OPTIONS)?),
-        Some(device) => {
+    let link = match (asked.device, asked.mesh) {
+        (None, Some(mesh)) => mesh.rendezvous(world, OPTIONS)?,
+        (None, None) => AnyTransport::from(ShmTransport::rendezvous(world, OPTIONS)?),
+        (Some(device), _) => {
             let options = NvlOptions {
                 per_peer_bytes: OPTIONS.per_peer_bytes,
                 max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
@@ -93,29 +136,33 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
         }
     };
     let verdicts = judge(world, plans, asked, &link)?;
-    fields(world, &link, asked)?;
     meets(world, &link, asked.seed)?;
-    unequal(world, &link, asked.seed)?;
+    if !asked.schedules {
+        fields(world, &link, asked)?;
+        unequal(world, &link, asked.seed)?;
+    }
     link.close()?;
     Ok(verdicts)
 }
 
 /// The verdicts of all ranks combined: a plan that is wrong on one is wrong; a refused one is refused by all. Plans
 /// consist of combinations that README's table of collectives allows, so a refusal is a fault unless the plan's size
-/// justifies it.
-fn outcomes(ranks: usize, plans: &[Plan], of_ranks: &[Vec<Verdict>]) -> Vec<Outcome> {
+/// or its far peers justify it.
+fn outcomes(ranks: usize, plans: &[Plan], of_ranks: &[Vec<Verdict>], asked: Asked<'_>) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Collective::ALL.iter().map(|_| Outcome::default()).collect();
     for (number, plan) in plans.iter().enumerate() {
         let outcome = &mut outcomes[plan.collective as usize];
         let verdicts = of_ranks.iter().map(|verdicts| &verdicts[number]);
-        match verdicts.max_by_key(|verdict| verdict.weight()).expect("at least one rank") {
-            Verdict::Agrees if plan.tears_groups(ranks) => {
-                outcome.differ.push(format!("{ranks} ranks, {plan}: not refused, though it tears groups apart"));
+        let verdict = verdicts.max_by_key(|verdict| verdict.weight()).expect("at least one rank");
+        let among = || asked.among(ranks);
+        match (verdict, asked.refuses(ranks, plan)) {
+            (Verdict::Agrees, Some(why)) => {
+                outcome.differ.push(format!("{}, {plan}: not refused, though {why}", among()));
             }
-            Verdict::Agrees => outcome.agree += 1,
-            Verdict::Refused(why) if plan.tears_groups(ranks) => outcome.refused.push(why.clone()),
-            Verdict::Refused(why) => outcome.denied.push(format!("{ranks} ranks, {plan}: {why}")),
-            Verdict::Differs(what) => outcome.differ.push(format!("{ranks} ranks, {plan}: {what}")),
+            (Verdict::Agrees, None) => outcome.agree += 1,
+            (Verdict::Refused(why), Some(_)) => outcome.refused.push(why.clone()),
+            (Verdict::Refused(why), None) => outcome.denied.push(format!("{}, {plan}: {why}", among())),
+            (Verdict::Differs(what), _) => outcome.differ.push(format!("{}, {plan}: {what}", among())),
         }
     }
     outcomes
@@ -213,7 +260,8 @@ pub fn quick_plans(ranks: usize) -> (ShmOptions, Vec<Plan>) {
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     let (share, shares) = asked.share;
     let named = |plan: &Plan| asked.only.is_empty() || asked.only.contains(&plan.collective);
-    let all = all_plans(ranks, asked.quick, asked.seed).into_iter().filter(named);
+    let all = if asked.schedules { schedules(ranks) } else { all_plans(ranks, asked.quick, asked.seed) };
+    let all = all.into_iter().filter(named);
     let mut plans: Vec<Plan> = all.skip(share).step_by(shares).collect();
     let mut random = Random::new(asked.seed ^ (ranks as u64) << 32);
     while plans.len() > asked.sample.unwrap_or(usize::MAX) {
@@ -265,6 +313,22 @@ fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
         }
     }
     plans
+}
+
+/// Every collective with every algorithm and protocol, in many small slots where there are slots: copies, and values of
+/// two parts.
+fn schedules(ranks: usize) -> Vec<Plan> {
+    let is_kept = |cell: &Cell| cell.dtype == Type::F32 && matches!(cell.hook, Hook::Copy | Hook::Quantise);
+    let plan = |(number, cell): (usize, Cell)| {
+        let Cell { collective, hook, dtype, primitive, algorithm } = cell;
+        let slots = matches!(primitive, Some(Primitive::Staged | Primitive::Bulk));
+        let (slot_bytes, depth) = if slots { (Some(1024), Some(4)) } else { (None, None) };
+        let config = Knobs { primitive, blocks: Some(1 + number % 2), slot_bytes, depth, ..Knobs::default() };
+        let len = if primitive == Some(Primitive::Packet) { 31 } else { 4001 };
+        let case = Case { dtype, hook, len, config, rounds: None };
+        Plan { collective, case, op: ReduceOp::ALL[number % ReduceOp::ALL.len()], algorithm }
+    };
+    cells(ranks, false).into_iter().filter(is_kept).enumerate().map(plan).collect()
 }
 
 /// All possible cells: [`Collective::refuses`] and similar functions define which combinations are impossible.
@@ -320,8 +384,7 @@ mod tests {
         assert_eq!(arrived, verdicts);
     }
 
-    const ALL: Asked<'static> =
-        Asked { quick: true, only: &[], sample: None, share: (0, 1), seed: 1, progress: false, device: None };
+    const ALL: Asked<'static> = Asked::QUICK;
 
     #[test]
     fn those_that_are_named_keep_their_plans() {
@@ -399,6 +462,27 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn every_schedule_is_met_and_a_named_collective_keeps_only_its_own() {
+        let all = plans(3, Asked { schedules: true, ..ALL });
+        for (collective, primitive) in Collective::ALL.into_iter().flat_map(|c| PROTOCOLS.map(|p| (c, p))) {
+            for &algorithm in collective.algorithms() {
+                let plan = Plan { algorithm: Some(algorithm), collective, ..all[0] };
+                let config = Knobs { primitive, ..Knobs::default() };
+                let plan = Plan { case: Case { config, ..plan.case }, ..plan };
+                let must = plan.is_possible() && !(collective.reduces() && primitive == Some(Primitive::Bulk));
+                let is = |met: &Plan| {
+                    let ways = met.algorithm.is_none_or(|way| way == algorithm);
+                    ways && met.collective == collective && met.case.config.primitive == primitive
+                };
+                assert_eq!(all.iter().any(is), must, "{plan}");
+            }
+        }
+        let only = [Collective::Gather];
+        let some = plans(3, Asked { schedules: true, only: &only, ..ALL });
+        assert!(!some.is_empty() && some.iter().all(|plan| plan.collective == Collective::Gather));
     }
 
     #[test]

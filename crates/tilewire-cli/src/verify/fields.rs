@@ -3,10 +3,10 @@
 
 use super::collectives::Asked;
 use crate::run;
-use tilewire::Primitive;
 use tilewire::collective::Rounds;
 use tilewire::link::{AnyTransport, Tensors, Window};
 use tilewire::transport::{RankError, World};
+use tilewire::{Algorithm, Primitive};
 use tilewire_testkit::fields::{self, Collective, Form};
 
 /// Number of forms on a device, where each is a kernel to assemble on every rank.
@@ -30,7 +30,10 @@ fn forms(ranks: usize, asked: Asked<'_>) -> Vec<Form> {
         let pair = matches!(form.collective, Collective::Send | Collective::Sendrecv);
         // Packets hold a message as a whole.
         let small = form.primitive != Some(Primitive::Packet) || form.len < Form::LONGEST;
-        (ranks > 1 || !pair) && small && is_asked(form.collective, asked.only)
+        // A one-shot all-reduce goes in packets, which far peers do not take.
+        let in_packets = (form.collective, form.algorithm) == (Collective::AllReduce, Some(Algorithm::OneShot));
+        let taken = !(in_packets && asked.has_far(ranks));
+        (ranks > 1 || !pair) && small && taken && is_asked(form.collective, asked.only)
     };
     let lay = |(k, form): (usize, Form)| match form.primitive {
         None => form,
@@ -82,8 +85,7 @@ mod tests {
 
     #[test]
     fn every_collective_has_forms_and_those_that_are_named_have_no_others() {
-        let asked =
-            Asked { quick: true, only: &[], sample: None, share: (0, 1), seed: 1, progress: false, device: None };
+        let asked = Asked::QUICK;
         let all = forms(3, asked);
         assert!(Collective::ALL.iter().all(|collective| all.iter().any(|form| form.collective == *collective)));
         let only = [run::Collective::AllReduce];

@@ -18,9 +18,9 @@ pub use self::collectives::quick_plans;
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::cli::{collective, listing};
 use crate::launch::MOST_RANKS;
-use crate::run::{Collective, Ranks, Word, everywhere, in_processes};
+use crate::run::{Apart, Collective, CpuWire, Mesh, Ranks, Shuffle, Word, everywhere, in_processes};
 use crate::table::hanging;
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -89,8 +89,8 @@ pub struct Request {
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
     /// Numbers of ranks
-    #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "ranks",
-        default_values_t = [1, 2, 3, 4, 5, 8], value_parser = number_of_ranks)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "ranks", value_parser = number_of_ranks,
+        help = "Numbers of ranks [default: 1,2,3,4,5,8, or as many as --domains has]")]
     pub ranks: Vec<usize>,
     /// Plans of collectives for each number of ranks [default: all on the CPU, 150 on a GPU]
     #[arg(long, value_name = "N", conflicts_with = "share")]
@@ -101,6 +101,19 @@ pub struct Request {
     /// Where the ranks of the collectives run; as processes, nothing else is verified
     #[arg(long, value_enum, default_value_t = Ranks::Threads)]
     pub world: Ranks,
+    /// The transport; over loop and mesh, only collectives are verified
+    #[command(flatten)]
+    pub wire: CpuWire,
+    /// The domains of a mesh
+    #[command(flatten)]
+    pub apart: Apart,
+    /// The reordering of posts
+    #[command(flatten)]
+    pub shuffle: Shuffle,
+    /// Every schedule with each of K seeds of --shuffle, from its value on, instead of all plans
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..=1_000_000),
+        help = "Every schedule with K seeds, from that of --shuffle on, instead of all plans")]
+    pub seeds: Option<u64>,
     /// Few types and sizes of the collectives
     #[arg(long)]
     pub quick: bool,
@@ -108,6 +121,9 @@ pub struct Request {
     #[arg(long)]
     pub progress: bool,
 }
+
+/// The numbers of ranks, if none are given.
+const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 
 /// Plans of collectives on a device for each number of ranks, by default: each is a separate kernel there.
 const DEVICE_SAMPLE: usize = 150;
@@ -160,7 +176,49 @@ impl Request {
     fn asked<'d>(&'d self, device: Option<&'d Arc<Device>>) -> Asked<'d> {
         let sample = self.sample.or_else(|| device.filter(|_| self.samples_unasked()).map(|_| DEVICE_SAMPLE));
         let (quick, only, share) = (self.quick, self.only.as_slice(), self.share.unwrap_or((0, 1)));
-        Asked { quick, only, sample, share, seed: self.seed, progress: self.progress, device }
+        let (seed, progress) = (self.seed, self.progress);
+        Asked { quick, only, sample, share, seed, progress, device, mesh: None, schedules: self.seeds.is_some() }
+    }
+
+    /// The request with its defaults, or why it is impossible: options depend on each other.
+    pub fn checked(mut self) -> Result<Request, String> {
+        let mesh = self.mesh()?;
+        match &mesh {
+            None if self.seeds.is_some() => {
+                return Err("--seeds is for --transport loop or mesh: shm has no posts to reorder".into());
+            }
+            None if self.wire.transport.is_some() && self.engine == Engine::Cuda => {
+                return Err("--engine cuda does not go over --transport shm".into());
+            }
+            None => {}
+            Some(mesh) if self.engine == Engine::Cuda => {
+                return Err(format!("--engine cuda does not go over --transport {}", mesh.name()));
+            }
+            Some(mesh) => {
+                mesh.only_threads(self.world == Ranks::Threads, self.world.name())?;
+                if self.ranks.is_empty() {
+                    self.ranks.extend(mesh.count(None)?);
+                }
+                self.ranks.iter().try_for_each(|&ranks| mesh.count(Some(ranks)).map(|_| ()))?;
+            }
+        }
+        if self.ranks.is_empty() {
+            self.ranks = RANKS.to_vec();
+        }
+        Ok(self)
+    }
+
+    /// The domains of ranks that post to each other, if they do.
+    fn mesh(&self) -> Result<Option<Mesh>, String> {
+        Mesh::of(self.wire.transport, self.apart.clone(), self.shuffle)
+    }
+
+    /// The same for each seed of reordering.
+    fn meshes(&self) -> Vec<Option<Mesh>> {
+        let mesh = self.mesh().expect("a checked request");
+        let first = self.shuffle.shuffle.unwrap_or(1);
+        let with = |seed| mesh.as_ref().map(|mesh| mesh.shuffled(seed));
+        self.seeds.map_or_else(|| vec![mesh.clone()], |seeds| (0..seeds).map(|k| with(first.wrapping_add(k))).collect())
     }
 }
 
@@ -257,14 +315,18 @@ fn all(request: &Request) -> Result<ExitCode> {
     }
     let start = Instant::now();
     let mut tally = Tally::default();
-    if request.only.is_empty() {
+    let meshes = request.meshes();
+    // Programs of one rank know no transport.
+    if request.only.is_empty() && meshes[0].is_none() {
         programs(request, device.as_ref(), &mut tally);
         if let Some(device) = &device {
             on_device(request, device, &mut tally);
         }
     }
-    for &ranks in &request.ranks {
-        let outcomes = collectives(ranks, request.asked(device.as_ref()))?;
+    for (&ranks, mesh) in request.ranks.iter().flat_map(|ranks| meshes.iter().map(move |mesh| (ranks, mesh))) {
+        let asked = Asked { mesh: mesh.as_ref(), ..request.asked(device.as_ref()) };
+        let among = |error: Error| anyhow!("{}: {error}", asked.among(ranks));
+        let outcomes = collectives(ranks, asked).map_err(among)?;
         for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
             tally.collective(collective.name(), outcome);
         }

@@ -162,6 +162,8 @@ impl Knobs {
         let granule = self.granule.unwrap_or(GRANULE).max(1);
         let small = match self.primitive {
             Some(primitive) => primitive == Primitive::Packet,
+            // Posts carry whole slots, even of a message without any bytes.
+            None if link.kind == LinkKind::Fabric => false,
             None => window_bytes.is_none() && bytes <= choices.packets_up_to,
         };
         let for_block = if small { choices.packets_for_block } else { choices.bytes_for_block };
@@ -308,6 +310,17 @@ mod tests {
                 }
             });
         }
+    }
+
+    #[test]
+    fn far_peers_get_slots_whatever_the_size() {
+        on_each(ShmOptions::default(), |facts, link| {
+            let far = LinkShape { kind: LinkKind::Fabric, packet_bytes: 0, ..link.link(link.rank()) };
+            for len in [0, 1, 100, 1 << 20] {
+                let way = Knobs::default().decide(facts, &far, WORDS, (len, 1), None, 1);
+                assert!(matches!(way.protocol, Protocol::Staged { .. }), "{len} words: {}", way.protocol);
+            }
+        });
     }
 
     #[test]

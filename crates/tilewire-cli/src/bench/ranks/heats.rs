@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::contest::{Course, Effort, Guest, Outcome, best, measure};
+use super::links::Links;
 use super::lockstep::Lockstep;
 use super::mpi::Peer;
 use super::pin::{Pinned, cores};
@@ -12,14 +13,15 @@ use crate::bench::Size;
 use crate::bench::plot::{Panel, titled};
 use crate::bench::report::Row;
 use crate::progress::Progress;
+use crate::run::Mesh;
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Mutex;
-use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::link::ShmOptions;
 use tilewire::transport::{AbortCode, Cause, World};
 
 /// This rank's half of all sides of a contest over `bytes` bytes. Collective.
-pub type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;
+pub type Sides = for<'l> fn(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>>;
 
 /// A contest to hold.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,8 @@ pub struct Arena {
     pub kind: Kind,
     /// Number of ranks.
     pub ranks: usize,
+    /// The domains of ranks that post to each other, if our sides do.
+    pub mesh: Option<Mesh>,
     /// Time to spend on each contest.
     pub effort: Effort,
     /// Competing MPI programs.
@@ -62,6 +66,8 @@ pub struct Heat {
     pub kind: Kind,
     /// Number of ranks.
     pub ranks: usize,
+    /// The transport of our sides, if it is not shared memory.
+    pub over: Option<&'static str>,
     /// The measurements.
     pub outcomes: Vec<Outcome>,
     /// Samples needed for a median.
@@ -140,6 +146,21 @@ impl Heat {
         timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(times, name)| (name, times))
     }
 
+    /// The transport of a line: limits and MPI use shared memory.
+    fn transport(&self, line: &Line) -> &'static str {
+        let is_ours = line.protocol != MPI && (line.protocol != BY_HAND || line.against == Limit::Plain);
+        match (self.over.filter(|_| is_ours), self.kind) {
+            (Some(over), _) => over,
+            (None, Kind::Threads) => "shm threads",
+            (None, Kind::Processes) => "shm processes",
+        }
+    }
+
+    /// The words of a title about the transport.
+    pub fn over_words(&self) -> String {
+        self.over.map_or(String::new(), |over| format!(" over {over}"))
+    }
+
     /// True if stores alone were measured, which tables then [explain](STORES_ALONE).
     pub fn has_stores(&self) -> bool {
         self.outcomes.iter().any(|outcome| outcome.is(Limit::Stores))
@@ -164,10 +185,7 @@ fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
         Some(Row {
             name: format!("{}: {}", heat.step.name, line.name),
             engine: "cpu",
-            transport: match heat.kind {
-                Kind::Threads => "shm threads",
-                Kind::Processes => "shm processes",
-            },
+            transport: heat.transport(line),
             protocol: line.protocol,
             ranks: heat.ranks,
             blocks: 1,
@@ -193,7 +211,8 @@ fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
 pub fn panels(heats: &[Heat]) -> Vec<Panel> {
     let mut panels: Vec<Panel> = Vec::new();
     for (heat, place) in heats.iter().flat_map(|heat| Place::EVERY.map(|place| (heat, place))) {
-        let title = format!("{}, {} {}, {}", heat.step.name, heat.ranks, heat.kind.name(), place.name());
+        let (ranks, kind, over) = (heat.ranks, heat.kind.name(), heat.over_words());
+        let title = format!("{}, {ranks} {kind}{over}, {}", heat.step.name, place.name());
         for line in heat.lines().iter().filter(|line| line.protocol != BY_HAND) {
             let (median, limit) = (line.medians[place as usize], heat.limit_ns(line.against, place));
             let Some(((_, ns), limit)) = median.zip(limit) else { continue };
@@ -205,12 +224,13 @@ pub fn panels(heats: &[Heat]) -> Vec<Panel> {
 
 /// Holds contests in one world; only rank 0 has results.
 pub fn hold(steps: &[Step], arena: Arena) -> Result<Vec<Heat>> {
-    let Arena { kind, ranks, effort, peer, words } = arena;
+    let Arena { kind, ranks, mesh, effort, peer, words } = arena;
+    let mesh = mesh.as_ref();
     // Only rank 0 takes it; a rank that is a separate process has its own.
     let peer = Mutex::new(peer);
     let body = |world: &World| match world.rank().index() {
-        0 => lead(world, steps, kind, effort, &mut peer.lock().expect("rank 0 alone locks it")),
-        _ => follow(world, steps).map(|()| Vec::new()),
+        0 => lead(world, mesh, steps, kind, effort, &mut peer.lock().expect("rank 0 alone locks it")),
+        _ => follow(world, mesh, steps).map(|()| Vec::new()),
     };
     match kind {
         Kind::Threads => world::threads(ranks, body),
@@ -218,14 +238,21 @@ pub fn hold(steps: &[Step], arena: Arena) -> Result<Vec<Heat>> {
     }
 }
 
-fn lead(world: &World, steps: &[Step], kind: Kind, effort: Effort, peer: &mut Peer) -> Result<Vec<Heat>> {
-    on_link(world, |link| {
-        let mut lockstep = Lockstep::new(link)?;
+fn lead(
+    world: &World,
+    mesh: Option<&Mesh>,
+    steps: &[Step],
+    kind: Kind,
+    effort: Effort,
+    peer: &mut Peer,
+) -> Result<Vec<Heat>> {
+    on_links(world, mesh, |links| {
+        let mut lockstep = Lockstep::new(&links.shm)?;
         let mut progress = Progress::new(steps.len());
         let mut heat = |&step: &Step| {
             let Step { name, bytes, hops, .. } = step;
             progress.step(&format!("{name} {}, {}", Size(bytes), kind.name()));
-            let mut sides = (step.sides)(link, bytes)?;
+            let mut sides = (step.sides)(links, bytes)?;
             let course = Course { what: name, hops, crowded: world.size() > cores(), bytes, effort };
             let outcomes = measure(&mut lockstep, &mut sides, &mut guests(&step, peer), course)?;
             lockstep.end()?;
@@ -233,21 +260,22 @@ fn lead(world: &World, steps: &[Step], kind: Kind, effort: Effort, peer: &mut Pe
                 Peer::Missing(why) if step.guests.is_some() => Some(why.clone()),
                 _ => None,
             };
-            Ok(Heat { step, kind, ranks: world.size(), outcomes, least: effort.least, absent })
+            let over = mesh.map(Mesh::name);
+            Ok(Heat { step, kind, ranks: world.size(), over, outcomes, least: effort.least, absent })
         };
         steps.iter().map(&mut heat).collect()
     })
 }
 
-fn follow(world: &World, steps: &[Step]) -> Result<()> {
-    on_link(world, |link| {
-        let mut lockstep = Lockstep::new(link)?;
-        steps.iter().try_for_each(|step| lockstep.follow(&mut (step.sides)(link, step.bytes)?))
+fn follow(world: &World, mesh: Option<&Mesh>, steps: &[Step]) -> Result<()> {
+    on_links(world, mesh, |links| {
+        let mut lockstep = Lockstep::new(&links.shm)?;
+        steps.iter().try_for_each(|step| lockstep.follow(&mut (step.sides)(links, step.bytes)?))
     })
 }
 
-/// Ties this rank to its core while it works on a transport. If it fails, the others are told.
-fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
+/// Ties this rank to its core while it works on its transports. If it fails, the others are told.
+fn on_links<R>(world: &World, mesh: Option<&Mesh>, work: impl FnOnce(&Links) -> Result<R>) -> Result<R> {
     let rank = world.rank().index();
     let _pinned = Pinned::to_core_of(rank);
     if cores() < world.size() && rank == 0 {
@@ -257,11 +285,11 @@ fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> R
             "tilewire: {ranks} ranks share {cores} cores: these figures say how the system switches between them"
         );
     }
-    let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
-    let result = work(&link);
+    let links = Links::rendezvous(world, mesh, ShmOptions { populate: true, ..Default::default() })?;
+    let result = work(&links);
     match result {
-        Ok(_) => link.close()?,
-        Err(_) => link.mark_broken(Cause { code: AbortCode::Failed, rank, reason: 0 }),
+        Ok(_) => links.close()?,
+        Err(_) => links.mark_broken(Cause { code: AbortCode::Failed, rank, reason: 0 }),
     }
     result
 }
@@ -274,5 +302,35 @@ fn guests<'m>(step: &Step, peer: &'m mut Peer) -> Vec<Guest<'m>> {
             .map(|(name, job)| Guest { name, work, against, job })
             .collect(),
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_say_loop_or_mesh_for_ours_and_shared_memory_for_limits() {
+        let racer = |protocol| Part::Racer { against: Limit::Moved, aim: Aim::None, protocol };
+        let near = |name: &str, part| {
+            let mut outcome = Outcome::new(name.into(), part);
+            outcome.add(Place::Near, 5e6);
+            outcome
+        };
+        let of = |over, kind| {
+            let outcomes = vec![
+                near("cached", Part::Limit(Limit::Moved)),
+                near("staged", racer("staged")),
+                near("Open MPI", racer(MPI)),
+                near("staged copy", Part::Limit(Limit::Plain)),
+            ];
+            let (bytes, volume) = (64, Some(64));
+            let step = Step { name: "gather", bytes, hops: 1.0, volume, sides: |_, _| Ok(Vec::new()), guests: None };
+            let heat = Heat { step, kind, ranks: 2, over, outcomes, least: 1, absent: None };
+            rows(&[heat]).iter().map(|row| row.transport).collect::<Vec<_>>()
+        };
+        let (shm, far) = ("shm threads", "mesh");
+        assert_eq!(of(Some("mesh"), Kind::Threads), [shm, far, shm, far]);
+        assert_eq!(of(None, Kind::Processes), ["shm processes"; 4]);
     }
 }

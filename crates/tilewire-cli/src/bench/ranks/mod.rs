@@ -21,6 +21,7 @@ mod collectives;
 mod contest;
 mod copy;
 mod heats;
+mod links;
 mod lockstep;
 mod mpi;
 mod pin;

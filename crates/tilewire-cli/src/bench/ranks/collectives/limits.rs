@@ -14,6 +14,7 @@
 use super::sum::{STRIP, accumulate, add};
 use super::work::{Data, ELEMENT, ROOT, Step, Steps, Work, shape, stamp};
 use crate::bench::ranks::copy::{Copy, has_turns, in_turns};
+use crate::bench::ranks::links::Links;
 use crate::bench::ranks::side::{Limit, Side};
 use crate::bench::ranks::words::{Word, Words};
 use crate::handwritten as hand;
@@ -29,8 +30,10 @@ const STREAMED_FROM: usize = 512 << 10;
 
 /// The memory that the sides of one contest share, so that none gets luckier pages.
 pub struct Buffers<'l> {
-    /// The transport of the ranks.
+    /// The transport of the limits.
     pub link: &'l ShmTransport,
+    /// The transport of our sides.
+    pub ours: &'l dyn Transport,
     /// The collective.
     pub work: Work,
     /// Elements of a chunk.
@@ -46,12 +49,14 @@ pub struct Buffers<'l> {
 
 impl<'l> Buffers<'l> {
     /// For chunks of `bytes` bytes, rounded up to whole elements. Collective.
-    pub fn allocate(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Buffers<'l>> {
+    pub fn allocate(links: &'l Links, work: Work, bytes: usize) -> Result<Buffers<'l>> {
+        let link = &links.shm;
         let chunk = bytes.div_ceil(ELEMENT).max(1);
         // As much on every rank as on the one that needs most: windows are alike on all.
         let (inputs, outputs) = work.chunks(ROOT, link.world_size());
         Ok(Buffers {
             link,
+            ours: links.ours(),
             work,
             chunk,
             inp: Tensor::zeros(inputs * chunk),
@@ -417,15 +422,15 @@ mod tests {
     #[test]
     fn stores_alone_write_what_copies_write() {
         let worked = World::threads(3).run(|world| {
-            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let links = Links::rendezvous(&world, None, ShmOptions::default())?;
             for work in [Work::AllToAll, Work::AllGather, Work::Scatter] {
-                for mut side in Buffers::allocate(&link, work, 4096)?.stores_alone() {
+                for mut side in Buffers::allocate(&links, work, 4096)?.stores_alone() {
                     side.run.fill();
                     side.run.run(3)?;
                     side.run.verify()?;
                 }
             }
-            Ok(link.close()?)
+            Ok(links.close()?)
         });
         worked.unwrap();
     }

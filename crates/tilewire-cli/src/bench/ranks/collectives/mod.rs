@@ -10,16 +10,18 @@ pub use results::table;
 
 use super::contest::Effort;
 use super::heats::{Arena, Heat, Sides, Step, hold};
+use super::links::Links;
 use super::mpi::Peer;
 use super::pin::cores;
 use super::side::{Aim, Limit, Side};
 use super::world::Kind;
 use crate::bench::Size;
+use crate::run::Mesh;
 use anyhow::Result;
 use limits::Buffers;
 use ours::Race;
 use tilewire::Primitive;
-use tilewire::link::{ShmTransport, Transport};
+use tilewire::link::Transport;
 use work::{ELEMENT, Work};
 
 const KIB: usize = 1 << 10;
@@ -48,56 +50,56 @@ const CASES: &[Case] = &[
         name: "all_to_all",
         work: Work::AllToAll,
         sizes: SIZES,
-        sides: |link, bytes| sides(link, Work::AllToAll, bytes),
+        sides: |links, bytes| sides(links, Work::AllToAll, bytes),
     },
     Case {
         subject: "all_to_all",
         name: "all_to_all, transposing",
         work: Work::Transposing,
         sizes: &[64 * KIB, MIB, 8 * MIB],
-        sides: |link, bytes| sides(link, Work::Transposing, bytes),
+        sides: |links, bytes| sides(links, Work::Transposing, bytes),
     },
     Case {
         subject: "all_gather",
         name: "all_gather",
         work: Work::AllGather,
         sizes: SIZES,
-        sides: |link, bytes| sides(link, Work::AllGather, bytes),
+        sides: |links, bytes| sides(links, Work::AllGather, bytes),
     },
     Case {
         subject: "reduce_scatter",
         name: "reduce_scatter",
         work: Work::ReduceScatter,
         sizes: SIZES,
-        sides: |link, bytes| sides(link, Work::ReduceScatter, bytes),
+        sides: |links, bytes| sides(links, Work::ReduceScatter, bytes),
     },
     Case {
         subject: "all_reduce",
         name: "all_reduce",
         work: Work::AllReduce,
         sizes: &[SMALL, 64 * KIB, MIB, 8 * MIB, 64 * MIB],
-        sides: |link, bytes| sides(link, Work::AllReduce, bytes),
+        sides: |links, bytes| sides(links, Work::AllReduce, bytes),
     },
     Case {
         subject: "broadcast",
         name: "broadcast",
         work: Work::Broadcast,
         sizes: SIZES,
-        sides: |link, bytes| sides(link, Work::Broadcast, bytes),
+        sides: |links, bytes| sides(links, Work::Broadcast, bytes),
     },
     Case {
         subject: "gather",
         name: "gather",
         work: Work::Gather,
         sizes: SIZES,
-        sides: |link, bytes| sides(link, Work::Gather, bytes),
+        sides: |links, bytes| sides(links, Work::Gather, bytes),
     },
     Case {
         subject: "scatter",
         name: "scatter",
         work: Work::Scatter,
         sizes: SIZES,
-        sides: |link, bytes| sides(link, Work::Scatter, bytes),
+        sides: |links, bytes| sides(links, Work::Scatter, bytes),
     },
 ];
 
@@ -106,13 +108,15 @@ pub const SUBJECTS: [&str; 7] =
     ["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "gather", "scatter"];
 
 /// Limits and ours. Collective.
-fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Side<'l>>> {
-    let buffers = Buffers::allocate(link, work, bytes)?;
+fn sides<'l>(links: &'l Links, work: Work, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(links, work, bytes)?;
     let mut sides = buffers.limits();
     if bytes >= STORES_FROM && matches!(work, Work::AllToAll | Work::AllGather) {
         sides.extend(buffers.stores_alone());
     }
-    for race in races(work, bytes, link.world_size()) {
+    let ranks = links.shm.world_size();
+    let races = if links.mesh().is_some() { posted_races(work, bytes, ranks) } else { races(work, bytes, ranks) };
+    for race in races {
         sides.push(race.side(&buffers)?);
     }
     Ok(sides)
@@ -133,6 +137,13 @@ fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
         _ if bytes <= SMALL => vec![race("packet", None, aim)],
         _ => vec![race("direct", Some(Primitive::Direct), aim), race("staged", Some(Primitive::Staged), Aim::None)],
     }
+}
+
+/// The races over a mesh, where far peers have neither packets nor windows. Targets are for shared memory.
+fn posted_races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
+    let against = races(work, bytes, ranks)[0].against;
+    let (name, primitive) = if bytes <= SMALL { ("default", None) } else { ("staged", Some(Primitive::Staged)) };
+    vec![Race { name, primitive, against, aim: Aim::None }]
 }
 
 fn aim(work: Work, bytes: usize, ranks: usize) -> Aim {
@@ -156,6 +167,8 @@ pub struct Plan {
     pub subjects: Vec<&'static str>,
     /// Number of ranks, all of them threads.
     pub ranks: usize,
+    /// The domains of ranks that post to each other, if they do.
+    pub mesh: Option<Mesh>,
     /// Bytes of a chunk, if not the defaults.
     pub sizes: Option<Vec<Size>>,
     /// True to only test that it works.
@@ -165,7 +178,7 @@ pub struct Plan {
 impl Plan {
     /// Two ranks, the default sizes.
     pub fn of(subjects: &[&'static str]) -> Plan {
-        Plan { subjects: subjects.to_vec(), ranks: 2, sizes: None, quick: false }
+        Plan { subjects: subjects.to_vec(), ranks: 2, mesh: None, sizes: None, quick: false }
     }
 
     fn steps(&self) -> Vec<Step> {
@@ -195,7 +208,8 @@ impl Plan {
 /// Measures, also MPI if there is one.
 pub fn run(plan: &Plan, peer: Peer) -> Result<Vec<Heat>> {
     let effort = if plan.quick { Effort::QUICK } else { Effort::FULL };
-    hold(&plan.steps(), Arena { kind: Kind::Threads, ranks: plan.ranks, effort, peer, words: Vec::new() })
+    let (ranks, mesh) = (plan.ranks, plan.mesh.clone());
+    hold(&plan.steps(), Arena { kind: Kind::Threads, ranks, mesh, effort, peer, words: Vec::new() })
 }
 
 #[cfg(test)]

@@ -33,18 +33,18 @@ impl Race {
         let inp = if direct && buffers.work.reduces() { buffers.inputs.tensor() } else { buffers.source(out) };
         let root = Rank::new(ROOT as u32);
         let launch = match buffers.work {
-            Work::AllToAll => self.exchange(all_to_all(buffers.link, out, inp), buffers)?,
+            Work::AllToAll => self.exchange(all_to_all(buffers.ours, out, inp), buffers)?,
             Work::Transposing => {
                 let (rows, cols) = shape(buffers.chunk);
-                let exchange = all_to_all(buffers.link, out, inp).chunk_shape(rows, cols).output_shape(cols, rows);
+                let exchange = all_to_all(buffers.ours, out, inp).chunk_shape(rows, cols).output_shape(cols, rows);
                 self.exchange(exchange.produce(|c| c.input.at(c.col(), c.row())), buffers)?
             }
-            Work::AllGather => self.exchange(all_gather(buffers.link, out, inp), buffers)?,
-            Work::ReduceScatter => self.reduction(reduce_scatter(buffers.link, out, inp), buffers)?,
-            Work::AllReduce => self.reduction(all_reduce(buffers.link, out, inp), buffers)?,
-            Work::Broadcast => self.exchange(broadcast(buffers.link, out, inp, root), buffers)?,
-            Work::Gather => self.exchange(gather(buffers.link, out, inp, root), buffers)?,
-            Work::Scatter => self.exchange(scatter(buffers.link, out, inp, root), buffers)?,
+            Work::AllGather => self.exchange(all_gather(buffers.ours, out, inp), buffers)?,
+            Work::ReduceScatter => self.reduction(reduce_scatter(buffers.ours, out, inp), buffers)?,
+            Work::AllReduce => self.reduction(all_reduce(buffers.ours, out, inp), buffers)?,
+            Work::Broadcast => self.exchange(broadcast(buffers.ours, out, inp, root), buffers)?,
+            Work::Gather => self.exchange(gather(buffers.ours, out, inp, root), buffers)?,
+            Work::Scatter => self.exchange(scatter(buffers.ours, out, inp, root), buffers)?,
         };
         let part = Part::Racer { against: self.against, aim: self.aim, protocol: self.name };
         let run = buffers.steps(Launch(launch), inp, out);

@@ -59,7 +59,8 @@ fn aim(aim: Aim) -> String {
 pub fn table(heats: &[Heat]) -> String {
     let mut table = Table::new(HEAD, &[0, 1, 5, 8]);
     for heat in heats {
-        table.title(format!("{}, {} on {} ranks", heat.step.name, Size(heat.step.bytes), heat.ranks));
+        let (size, over) = (Size(heat.step.bytes), heat.over_words());
+        table.title(format!("{}, {size} on {} ranks{over}", heat.step.name, heat.ranks));
         rows_of(heat).into_iter().for_each(|cells| table.row(cells));
     }
     let mut out = table.to_string();
@@ -157,7 +158,7 @@ mod tests {
             outcome("B", racer(Aim::None, MPI), 12_000.0, 30_000.0),
         ];
         let absent = Some("of no use".to_string());
-        let heat = Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent };
+        let heat = Heat { step, kind: Kind::Threads, ranks: 2, over: None, outcomes, least: 1, absent };
         let text = table(&[heat]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[2].join(" "), "all_to_all, 64KiB on 2 ranks");
@@ -197,7 +198,7 @@ mod tests {
             outcome("Open MPI, no CMA", racer(Aim::None, MPI)),
         ];
         let absent = Some("no MPI is installed that could be compiled for".to_string());
-        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 16, outcomes, least: 1, absent }]);
+        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 16, over: None, outcomes, least: 1, absent }]);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 }

@@ -9,16 +9,17 @@ pub use table::table;
 
 use super::contest::Effort;
 use super::heats::{Arena, Heat, Sides, Step, hold};
+use super::links::Links;
 use super::mpi::Peer;
 use super::side::{Aim, Limit, Part, Side};
 use super::world::{self, Kind};
 use crate::bench::Size;
+use crate::run::Mesh;
 use anyhow::Result;
 use limits::Buffers;
 use messages::Pattern;
 use ours::Race;
 use tilewire::Primitive;
-use tilewire::link::ShmTransport;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -104,52 +105,63 @@ const CASES: &[Case] = &[
         pattern: Pattern::Stream,
         sizes: &[0],
         is_sized: false,
-        sides: |link, _| ours::launches(link),
+        sides: |links, _| ours::launches(links),
         guests: None,
     },
 ];
 
-fn stream<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
-    let buffers = Buffers::allocate(link, Pattern::Stream, bytes)?;
+fn stream<'l>(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(links, Pattern::Stream, bytes)?;
     let mut sides = buffers.two_copy()?;
     sides.extend(buffers.one_copy());
     sides.extend(buffers.half_each());
-    sides.push(Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::Ratio(0.9)).side(&buffers)?);
-    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    let staged = Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::Ratio(0.9));
+    let direct = Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9));
+    sides.extend(ours(links, &buffers, &[staged, direct])?);
     Ok(sides)
 }
 
-fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
-    let buffers = Buffers::allocate(link, Pattern::Both, bytes)?;
+fn both<'l>(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(links, Pattern::Both, bytes)?;
     let mut sides = buffers.one_copy();
     if bytes >= STORES_FROM {
         sides.extend(buffers.stores_alone());
     }
     sides.extend(buffers.two_copy()?);
     let aim = if bytes < MIB { Aim::Ratio(0.9) } else { Aim::Ahead { times: 2.0, ratio: Some(0.9) } };
-    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, aim).side(&buffers)?);
-    sides.push(Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::None).side(&buffers)?);
+    let direct = Race::new("direct", Primitive::Direct, Limit::OneCopy, aim);
+    let staged = Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::None);
+    sides.extend(ours(links, &buffers, &[direct, staged])?);
     Ok(sides)
 }
 
-fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
-    let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
+fn latency<'l>(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(links, Pattern::PingPong, bytes)?;
     // A message of many lines cannot arrive before its first: the limit of one word holds for it as well.
-    let mut sides = vec![Buffers::allocate(link, Pattern::PingPong, 8)?.cache_line()];
+    let mut sides = vec![Buffers::allocate(links, Pattern::PingPong, 8)?.cache_line()];
     sides.extend(buffers.small_message()?);
     let aim = if bytes == 8 { Aim::Time(0.10, Some(0.35)) } else { Aim::Time(0.2, None) };
     let packet = Race::new("packet", Primitive::Packet, Limit::CacheLine, Aim::None);
     let default = Race { name: "default", primitive: None, aim, ..packet };
-    for race in [default, packet, Race { name: "staged", primitive: Some(Primitive::Staged), ..packet }] {
-        sides.push(race.side(&buffers)?);
-    }
+    let staged = Race { name: "staged", primitive: Some(Primitive::Staged), ..packet };
+    sides.extend(ours(links, &buffers, &[default, packet, staged])?);
     Ok(sides)
 }
 
+/// Our sides. Over a mesh, only those without packets and windows, which far peers do not have; targets are for shared
+/// memory.
+fn ours<'l>(links: &Links, buffers: &Buffers<'l>, races: &[Race]) -> Result<Vec<Side<'l>>> {
+    let is_mesh = links.mesh().is_some();
+    let fits = |race: &&Race| !is_mesh || matches!(race.primitive, None | Some(Primitive::Staged));
+    let aimed = |race: &Race| if is_mesh { Race { aim: Aim::None, ..*race } } else { *race };
+    races.iter().filter(fits).map(|race| aimed(race).side(buffers)).collect()
+}
+
 /// The cost of watching the clock.
-fn waits<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
-    let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
-    let primitive = if bytes <= KIB { Primitive::Packet } else { Primitive::Staged };
+fn waits<'l>(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(links, Pattern::PingPong, bytes)?;
+    let in_packets = bytes <= KIB && !links.has_far();
+    let primitive = if in_packets { Primitive::Packet } else { Primitive::Staged };
     let race = Race::new("deadline and abort", primitive, Limit::Plain, Aim::Ratio(0.98));
     let mut plain = Race { name: "without", deadline: false, ..race }.side(&buffers)?;
     plain.part = Part::Limit(Limit::Plain);
@@ -165,6 +177,8 @@ pub struct Plan {
     pub cases: Vec<String>,
     /// Threads or processes; both if `None`.
     pub world: Option<Kind>,
+    /// The domains of ranks that post to each other, if they do. They are threads.
+    pub mesh: Option<Mesh>,
     /// True to only test that it works.
     pub quick: bool,
 }
@@ -223,7 +237,8 @@ impl Plan {
 
 /// Measures in one world; only rank 0 has results.
 pub fn run(plan: &Plan, kind: Kind, peer: Peer) -> Result<Vec<Heat>> {
-    hold(&plan.steps(), Arena { kind, ranks: 2, effort: plan.effort(), peer, words: plan.words() })
+    let (mesh, effort, words) = (plan.mesh.clone(), plan.effort(), plan.words());
+    hold(&plan.steps(), Arena { kind, ranks: 2, mesh, effort, peer, words })
 }
 
 #[cfg(test)]
@@ -241,6 +256,7 @@ mod tests {
             sizes,
             cases: cases.iter().map(|key| key.to_string()).collect(),
             world: Some(Kind::Threads),
+            mesh: None,
             quick: true,
         }
     }
@@ -274,15 +290,15 @@ mod tests {
     #[test]
     fn stores_alone_write_what_one_copy_writes() {
         let worked = World::threads(2).run(|world| {
-            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-            let sides = Buffers::allocate(&link, Pattern::Both, MIB)?.stores_alone();
+            let links = Links::rendezvous(&world, None, ShmOptions::default())?;
+            let sides = Buffers::allocate(&links, Pattern::Both, MIB)?.stores_alone();
             assert!(!sides.is_empty());
             for mut side in sides {
                 side.run.fill();
                 side.run.run(3)?;
                 side.run.verify()?;
             }
-            Ok(link.close()?)
+            Ok(links.close()?)
         });
         worked.unwrap();
     }

@@ -3,10 +3,11 @@
 
 use super::limits::Buffers;
 use super::messages::{Half, Pattern, Patterned, Payload};
+use crate::bench::ranks::links::Links;
 use crate::bench::ranks::side::{Aim, Limit, Part, Run, Side};
 use anyhow::{Result, bail};
 use tilewire::collective::{Exchange, PreparedExchange};
-use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::link::{Transport, Window};
 use tilewire::transport::Rank;
 use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, map, recv, send, sendrecv};
 
@@ -44,7 +45,7 @@ impl Race {
 
     /// A side over the buffers of a contest.
     pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
-        let (link, pattern) = (buffers.link, buffers.pattern);
+        let (link, pattern) = (buffers.ours, buffers.pattern);
         // `direct` arrives in a window; the source is private in any case.
         let target =
             if self.primitive == Some(Primitive::Direct) { buffers.targets.tensor() } else { &buffers.private.target };
@@ -66,7 +67,7 @@ struct Transfers<'l> {
 
 impl<'l> Transfers<'l> {
     fn build(
-        link: &'l ShmTransport,
+        link: &'l dyn Transport,
         pattern: Pattern,
         race: &Race,
         payload: &Payload,
@@ -116,7 +117,7 @@ impl Half for Transfers<'_> {
     }
 }
 
-fn other(link: &ShmTransport) -> Rank {
+fn other(link: &dyn Transport) -> Rank {
     link.rank().after(1, 2)
 }
 
@@ -163,7 +164,8 @@ const ROWS: usize = 1024;
 
 /// Staged transfers of `bytes` bytes of f32: plain, with hooks, and with the same work in a separate pass before a
 /// plain one. Both ranks fill the same input, so the receiver knows the expected result.
-pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+pub fn hooked<'l>(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let link = links.ours();
     let count = (bytes / 4).next_multiple_of(ROWS);
     let (rows, cols) = (ROWS, count / ROWS);
     let (inp, out, narrow) = (Tensor::<f32>::zeros(count), Tensor::<f32>::zeros(count), Tensor::<F8E4M3>::zeros(count));
@@ -256,13 +258,15 @@ impl<F: FnMut() -> Result<()>> Run for Empty<F> {
 }
 
 /// The cost of a launch: of an empty kernel, and of an empty transfer.
-pub fn launches(link: &ShmTransport) -> Result<Vec<Side<'_>>> {
+pub fn launches(links: &Links) -> Result<Vec<Side<'_>>> {
+    let link = links.ours();
     let traced = kernel("empty", |k| k.main(|_| {}))?;
     let mut bare = Prepared::new(&traced.kernel, &traced.args)?;
     let (nothing, peer) = (Tensor::<u64>::zeros(0), other(link));
     let exchange = if link.rank().index() == 0 { send(link, &nothing, peer) } else { recv(link, &nothing, peer) };
     let mut transfer = exchange.build()?;
-    let racer = Part::Racer { against: Limit::Plain, aim: Aim::None, protocol: "packet" };
+    let protocol = if links.has_far() { "staged" } else { "packet" };
+    let racer = Part::Racer { against: Limit::Plain, aim: Aim::None, protocol };
     Ok(vec![
         Side::limit("empty kernel", Limit::Plain, Empty(move || Ok(bare.run()?))),
         Side { name: "transfer of nothing".into(), part: racer, run: Box::new(Empty(move || Ok(transfer.run()?))) },

@@ -78,7 +78,8 @@ fn aim(aim: Aim, place: Place) -> String {
 pub fn table(heats: &[Heat]) -> String {
     let mut table = Table::new(HEAD, &[0, 1, 5, 6]);
     for heat in heats {
-        table.title(format!("{}, {} between {}", heat.step.name, Size(heat.step.bytes), heat.kind.name()));
+        let (size, kind, over) = (Size(heat.step.bytes), heat.kind.name(), heat.over_words());
+        table.title(format!("{}, {size} between {kind}{over}", heat.step.name));
         for line in heat.lines() {
             let mut rows: Vec<_> = Place::ALL.into_iter().filter_map(|place| cells(heat, &line, place)).collect();
             if rows.is_empty() {
@@ -125,7 +126,7 @@ mod tests {
         ];
         let (bytes, volume) = (64 << 20, Some(128 << 20));
         let step = Step { name: "both ways", bytes, hops: 1.0, volume, sides: |_, _| Ok(Vec::new()), guests: None };
-        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent: None }]);
+        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, over: None, outcomes, least: 1, absent: None }]);
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(lines[2], "both ways, 64MiB between threads");
@@ -154,7 +155,7 @@ mod tests {
         let step =
             Step { name: "ping-pong, waits", bytes, hops: 1.0, volume, sides: |_, _| Ok(Vec::new()), guests: None };
         let absent = Some("no MPI is installed that could be compiled for".to_string());
-        let text = table(&[Heat { step, kind: Kind::Processes, ranks: 2, outcomes, least: 1, absent }]);
+        let text = table(&[Heat { step, kind: Kind::Processes, ranks: 2, over: None, outcomes, least: 1, absent }]);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 
@@ -163,7 +164,7 @@ mod tests {
         let outcomes = vec![Outcome::new("sender".into(), Part::Limit(Limit::OneCopy))];
         let step =
             Step { name: "one way", bytes: 8, hops: 1.0, volume: None, sides: |_, _| Ok(Vec::new()), guests: None };
-        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent: None }]);
+        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, over: None, outcomes, least: 1, absent: None }]);
         assert!(text.contains("one-copy limit"), "{text}");
     }
 

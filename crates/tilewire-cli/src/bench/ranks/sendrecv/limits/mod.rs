@@ -16,6 +16,7 @@ mod ring;
 use super::messages::{Half, Pattern, Patterned, Payload};
 use crate::bench::Size;
 use crate::bench::ranks::copy::Copy;
+use crate::bench::ranks::links::Links;
 use crate::bench::ranks::side::{Limit, Side};
 use crate::bench::ranks::words::Words;
 use anyhow::Result;
@@ -54,8 +55,10 @@ const STREAMED_FROM: usize = 512 << 10;
 
 /// The memory that the sides of one contest share, so that none gets luckier pages.
 pub struct Buffers<'l> {
-    /// The transport of the ranks.
+    /// The transport of the limits.
     pub link: &'l ShmTransport,
+    /// The transport of our sides.
+    pub ours: &'l dyn Transport,
     /// The direction of messages.
     pub pattern: Pattern,
     words: Words<'l>,
@@ -69,12 +72,14 @@ pub struct Buffers<'l> {
 
 impl<'l> Buffers<'l> {
     /// For messages of `bytes` bytes, rounded up to whole words. Collective.
-    pub fn allocate(link: &'l ShmTransport, pattern: Pattern, bytes: usize) -> Result<Buffers<'l>> {
+    pub fn allocate(links: &'l Links, pattern: Pattern, bytes: usize) -> Result<Buffers<'l>> {
+        let link = &links.shm;
         let len = bytes.div_ceil(8).max(1);
         // `flagged` reads and writes a unit's flag beyond the end of the message.
         let tensor = || Tensor::<u64>::zeros(len + 2).slice(0..len);
         Ok(Buffers {
             link,
+            ours: links.ours(),
             pattern,
             words: Words::allocate(link)?,
             private: Payload { source: tensor(), target: tensor() },

@@ -1,0 +1,256 @@
+//! The transports by name, and the options of those on which ranks post to each other.
+
+use crate::cli::one_of;
+use crate::verify::Engine;
+use clap::Args;
+use std::fmt;
+use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, ShmOptions};
+use tilewire::transport::{TransportError, World};
+
+/// The values of `--transport`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Memory that all ranks map.
+    Shm,
+    /// GPUs.
+    Nvl,
+    /// Every rank posts to every other.
+    Loop,
+    /// Ranks of a domain map each other's memory, and post to all others.
+    Mesh,
+}
+
+impl Wire {
+    /// All, in the order of the help text.
+    pub const ALL: [Wire; 4] = [Wire::Shm, Wire::Nvl, Wire::Loop, Wire::Mesh];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        ["shm", "nvl", "loop", "mesh"][self as usize]
+    }
+
+    /// The engine whose kernels use it.
+    pub fn engine(self) -> Engine {
+        if self == Wire::Nvl { Engine::Cuda } else { Engine::Cpu }
+    }
+}
+
+/// The transports of the CPU engine.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuWire {
+    /// The transport of the CPU engine [default: shm]
+    #[arg(long, value_parser = one_of([Wire::Shm, Wire::Loop, Wire::Mesh].map(|wire| (wire.name(), wire))))]
+    pub transport: Option<Wire>,
+}
+
+/// The domains of `--transport mesh`.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Apart {
+    /// The ranks of each domain of --transport mesh, as 0,1|2,3; ranks of one domain map each other's memory
+    #[arg(long, value_name = "LISTS", value_parser = Domains::parse,
+        help = "Domains of --transport mesh, as '0,1|2,3' [default: two halves]")]
+    pub domains: Option<Domains>,
+}
+
+/// The reordering of posts.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shuffle {
+    /// Delay and reorder posts by this seed, over --transport loop or mesh
+    #[arg(long, value_name = "SEED")]
+    pub shuffle: Option<u64>,
+}
+
+/// Ranks that share memory within their domain. Every rank is listed once, and no domain is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domains(Vec<Vec<u32>>);
+
+/// The most ranks that a command starts as threads.
+const MOST_RANKS: usize = 64;
+
+impl Domains {
+    /// Parses `0,1|2,3`.
+    pub fn parse(text: &str) -> Result<Domains, String> {
+        let how = "list every rank once, as 0,1|2,3";
+        let mut domains = Vec::new();
+        let mut listed = Vec::new();
+        for domain in text.split('|') {
+            let mut ranks = Vec::new();
+            for word in domain.split(',').map(str::trim) {
+                let rank: u32 = match word.parse() {
+                    Ok(rank) if (rank as usize) < MOST_RANKS => rank,
+                    _ if word.is_empty() => return Err(format!("a rank is missing in '{domain}': {how}")),
+                    _ => return Err(format!("'{word}' is not a rank from 0 to {}: {how}", MOST_RANKS - 1)),
+                };
+                if listed.contains(&rank) {
+                    return Err(format!("rank {rank} is listed twice: {how}"));
+                }
+                listed.push(rank);
+                ranks.push(rank);
+            }
+            domains.push(ranks);
+        }
+        Ok(Domains(domains))
+    }
+
+    /// The number of listed ranks.
+    pub fn ranks(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    /// Checks that exactly the ranks of a world of this size are listed.
+    pub fn check(&self, ranks: usize) -> Result<(), String> {
+        let listed = |rank: &u32| self.0.iter().flatten().any(|listed| listed == rank);
+        let missing: Vec<u32> = (0..ranks as u32).filter(|rank| !listed(rank)).collect();
+        let unknown: Vec<u32> = self.0.iter().flatten().copied().filter(|rank| *rank as usize >= ranks).collect();
+        let some = |ranks: &[u32], what| (!ranks.is_empty()).then(|| format!("{what} {}", list(ranks)));
+        let wrong: Vec<String> =
+            [some(&missing, "does not list"), some(&unknown, "lists")].into_iter().flatten().collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let last = ranks.saturating_sub(1);
+        Err(format!("--domains {self} {}: {ranks} ranks are 0 to {last}, each in one domain", wrong.join(" and ")))
+    }
+}
+
+fn list(ranks: &[u32]) -> String {
+    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl fmt::Display for Domains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.iter().map(|domain| list(domain)).collect::<Vec<_>>().join("|"))
+    }
+}
+
+/// Ranks that are threads of this process and post to each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    /// `Loop` or `Mesh`.
+    wire: Wire,
+    domains: Option<Domains>,
+    /// The seed that delays and reorders posts, if any.
+    shuffle: Option<u64>,
+}
+
+impl Mesh {
+    /// The requested one; `None` for another transport. The error names the options that do not fit each other.
+    pub fn of(wire: Option<Wire>, apart: Apart, shuffle: Shuffle) -> Result<Option<Mesh>, String> {
+        let (wire, Apart { domains }, Shuffle { shuffle }) = (wire.unwrap_or(Wire::Shm), apart, shuffle);
+        let posts = matches!(wire, Wire::Loop | Wire::Mesh);
+        match (&domains, shuffle) {
+            (Some(domains), _) if wire != Wire::Mesh => {
+                Err(format!("--domains {domains} is for --transport mesh, not {}", wire.name()))
+            }
+            (_, Some(seed)) if !posts => {
+                Err(format!("--shuffle {seed} is for --transport loop or mesh: {} has no posts", wire.name()))
+            }
+            _ => Ok(posts.then_some(Mesh { wire, domains, shuffle })),
+        }
+    }
+
+    /// The same with posts reordered by this seed.
+    pub fn shuffled(&self, seed: u64) -> Mesh {
+        Mesh { shuffle: Some(seed), ..self.clone() }
+    }
+
+    /// Refuses ranks that are not threads, unless `threads`; `world` is the name of what they are instead.
+    pub fn only_threads(&self, threads: bool, world: &str) -> Result<(), String> {
+        if threads {
+            return Ok(());
+        }
+        let name = self.name();
+        Err(format!("--world {world}: --transport {name} joins threads of one process; use --world threads"))
+    }
+
+    /// The number of ranks: the given one, or as many as the domains list.
+    pub fn count(&self, given: Option<usize>) -> Result<Option<usize>, String> {
+        let Some(domains) = &self.domains else { return Ok(given) };
+        let count = given.unwrap_or(domains.ranks());
+        domains.check(count).map(|()| Some(count))
+    }
+
+    /// Its name on the command line.
+    pub fn name(&self) -> &'static str {
+        self.wire.name()
+    }
+
+    /// The domains in a world of `ranks` ranks.
+    pub fn domains(&self, ranks: usize) -> Domains {
+        let all: Vec<u32> = (0..ranks as u32).collect();
+        match (&self.domains, self.wire) {
+            (Some(domains), _) => domains.clone(),
+            (None, Wire::Loop) => Domains(all.chunks(1).map(<[u32]>::to_vec).collect()),
+            (None, _) => Domains(all.chunks(ranks.div_ceil(2).max(1)).map(<[u32]>::to_vec).collect()),
+        }
+    }
+
+    /// True if some ranks post to each other.
+    pub fn has_far(&self, ranks: usize) -> bool {
+        self.domains(ranks).0.len() > 1
+    }
+
+    /// Joins a world. Collective.
+    pub fn rendezvous(&self, world: &World, sizes: ShmOptions) -> Result<AnyTransport, TransportError> {
+        Ok(self.transport(world, sizes)?.into())
+    }
+
+    /// The same, by its own type.
+    pub fn transport(&self, world: &World, sizes: ShmOptions) -> Result<MeshTransport, TransportError> {
+        let domains = Some(self.domains(world.size()).0);
+        // Every second seed has a ring of one descriptor, so that roles also wait for room.
+        let ring = self.shuffle.filter(|seed| seed % 2 == 1).map(|_| 1);
+        MeshTransport::rendezvous(world, MeshOptions { domains, sizes, ring, seed: self.shuffle })
+    }
+
+    /// For reports: the name, the domains, the seed.
+    pub fn describe(&self, ranks: usize) -> String {
+        let domains = if self.wire == Wire::Loop { String::new() } else { format!(" {}", self.domains(ranks)) };
+        let shuffled = self.shuffle.map_or(String::new(), |seed| format!(", shuffled by {seed}"));
+        format!("{}{domains}{shuffled}", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domains(text: &str) -> Domains {
+        Domains::parse(text).unwrap()
+    }
+
+    #[test]
+    fn domains_are_read_as_they_are_written() {
+        for text in ["0", "0,1|2,3", "0,2|1,3", "2|0|1", "3,1,2|0"] {
+            assert_eq!(domains(text).to_string(), text);
+            assert_eq!(domains(text).check(domains(text).ranks()), Ok(()));
+        }
+        assert_eq!(domains(" 0, 1 | 2 ").to_string(), "0,1|2");
+    }
+
+    #[test]
+    fn what_is_no_domain_is_named() {
+        for (text, what) in [
+            ("", "a rank is missing in ''"),
+            ("0,1|", "a rank is missing in ''"),
+            ("0,|1", "a rank is missing in '0,'"),
+            ("0,x|1", "'x' is not a rank"),
+            ("0,-1", "'-1' is not a rank"),
+            ("0,4000000000", "'4000000000' is not a rank"),
+            ("0,1|1", "rank 1 is listed twice"),
+        ] {
+            let why = Domains::parse(text).unwrap_err();
+            assert!(why.contains(what) && why.contains("0,1|2,3"), "{text}: {why}");
+        }
+        let why = domains("0,2|1,7").check(4).unwrap_err();
+        assert!(why.contains("--domains 0,2|1,7 does not list 3 and lists 7: 4 ranks are 0 to 3"), "{why}");
+        assert!(domains("0,1|2").check(2).unwrap_err().contains("lists 2: 2 ranks"), "an unknown rank");
+    }
+
+    #[test]
+    fn loops_have_ranks_alone_and_meshes_two_halves() {
+        let of = |wire, ranks| Mesh { wire, domains: None, shuffle: None }.domains(ranks).to_string();
+        assert_eq!([of(Wire::Loop, 1), of(Wire::Loop, 3)], ["0", "0|1|2"]);
+        assert_eq!([1, 2, 3, 4, 5].map(|ranks| of(Wire::Mesh, ranks)), ["0", "0|1", "0,1|2", "0,1|2,3", "0,1,2|3,4"]);
+    }
+}

@@ -1,0 +1,95 @@
+//! `--transport loop` and `--transport mesh` as their users meet them: ranks that post to each other.
+
+use std::process::{Command, Output, Stdio};
+
+/// Status, stdout and stderr of a line; outside any launcher.
+fn tilewire(line: &str) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    for variable in ["TILEWIRE_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"] {
+        command.env_remove(variable);
+    }
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("no signal ended it"), text(stdout), text(stderr))
+}
+
+/// The output of a line that holds, and says nothing else.
+#[track_caller]
+fn holds(line: &str) -> String {
+    let (code, out, err) = tilewire(line);
+    assert_eq!((code, err.as_str()), (0, ""), "tilewire {line}\n{out}");
+    out
+}
+
+#[test]
+fn collectives_are_run_over_every_arrangement_of_domains() {
+    for (line, over) in [
+        ("run all_to_all --transport loop --ranks 3 --hook transpose --bytes 4KiB", "loop"),
+        ("run all_reduce --transport mesh --ranks 4 --dtype bf16 --bytes 100KiB", "mesh 0,1|2,3"),
+        ("run all_gather --transport mesh --domains 0,2|1,3 --hook quantise --bytes 4KiB", "mesh 0,2|1,3"),
+        ("run sendrecv --transport mesh --domains 1|0 --protocol direct --bytes 1MiB", "mesh 1|0"),
+        ("run gather --transport mesh --domains 0|1,2 --protocol packet --bytes 64", "mesh 0|1,2"),
+        ("run scatter --transport loop --ranks 2 --shuffle 8 --bytes 64KiB", "loop, shuffled by 8"),
+    ] {
+        let out = holds(&format!("{line} --launches 3"));
+        assert!(out.ends_with(&format!("every byte right over {over}\n")), "{line}: {out}");
+    }
+}
+
+/// Plans that ask for packets or windows send in slots. Of all collectives, only one all-reduce needs packets.
+#[test]
+fn collectives_are_verified_over_a_mesh() {
+    let out = holds("verify --transport mesh --domains 0,2|1,3 --quick --sample 60");
+    for name in ["all_to_all", "all_reduce", "scatter"] {
+        assert!(out.lines().any(|line| line.starts_with(name)), "no {name} in\n{out}");
+    }
+    assert!(!out.contains("random programs"), "those know no transport:\n{out}");
+    let out = holds("verify all_reduce --transport loop --ranks 2 --quick --sample 40");
+    assert!(out.contains("times, as in: ") && out.contains("far peers take none: use two-phase or ring"), "{out}");
+}
+
+/// Twenty of the thousand that `tilewire verify --transport mesh --seeds 1000` has.
+#[test]
+fn every_schedule_holds_with_reordered_posts() {
+    let out = holds("verify --transport mesh --domains 0,2|1 --seeds 10");
+    let again = holds("verify --transport loop --ranks 2 --shuffle 11 --seeds 10");
+    for name in "sendrecv all_to_all all_gather reduce_scatter all_reduce broadcast gather scatter".split(' ') {
+        for out in [&out, &again] {
+            assert!(out.lines().any(|line| line.starts_with(name)), "no {name} in\n{out}");
+        }
+    }
+}
+
+/// Figures depend on the machine: a busy one may have no row.
+#[test]
+fn benchmarks_say_their_transport() {
+    for (line, words) in [
+        ("bench all_gather --transport mesh --domains 0|1 --sizes 8,64KiB --quick", "64KiB on 2 ranks over mesh"),
+        ("bench all_reduce --transport loop --sizes 8,64KiB --quick", "64KiB on 2 ranks over loop"),
+        ("bench sendrecv --transport loop --sizes 64KiB --quick", "64KiB between threads over loop"),
+    ] {
+        let (code, out, err) = tilewire(line);
+        assert_eq!(code, 0, "tilewire {line}: {err}");
+        assert!(out.contains(words) && !out.contains("direct"), "{out}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_its_values() {
+    for (line, word) in [
+        ("run all_to_all --transport mesh --domains 0,1|1,2", "rank 1 is listed twice"),
+        ("run all_to_all --transport mesh --domains 0,1|5 --ranks 3", "--domains 0,1|5 does not list 2 and lists 5"),
+        ("verify --transport mesh --domains zero|1", "'zero' is not a rank"),
+        ("bench all_gather --transport loop --domains 0|1", "--domains 0|1 is for --transport mesh, not loop"),
+        ("run all_reduce --transport loop --world processes", "--world processes: --transport loop joins threads"),
+        ("run all_reduce --transport loop --ranks 2 --bytes 64 --algorithm one-shot", "far peers take none"),
+        ("check all --transport mesh", "cannot rehearse posts yet"),
+        ("launch -n 2 -- tilewire run all_gather --transport loop", "--world env: --transport loop joins threads"),
+    ] {
+        let line = line.replace("-- tilewire", &format!("-- {}", env!("CARGO_BIN_EXE_tilewire")));
+        let (code, _, err) = tilewire(&line);
+        assert_eq!(code, 2, "tilewire {line}: {err}");
+        assert!(err.contains(word), "tilewire {line}: no '{word}' in\n{err}");
+    }
+}
