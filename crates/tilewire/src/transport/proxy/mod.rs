@@ -31,9 +31,10 @@ use super::deadline::Deadline;
 use super::doorbell::Doorbell;
 use crate::sync::{Mutex, PoisonError, yield_now};
 use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
-use wire::{Announced, Arrivals};
+use wire::{Announced, Announcement, Arrivals};
 
 /// Entries taken from the ring before arrivals are looked for again.
 const BATCH: usize = 64;
@@ -107,8 +108,12 @@ struct Held {
 /// A delivery of which not all parts are delivered.
 struct Delivery {
     word: u64,
-    notice: u32,
-    /// Parts that the kernel has yet to post.
+    /// What all its posts have in common.
+    parts: u8,
+    has_bytes: bool,
+    /// How the word travels. The mail is taken out when the carrier has it.
+    told: Announcement,
+    /// Posts that the carrier does not have yet.
     missing: u8,
     /// Parts with the carrier.
     under_way: u32,
@@ -290,66 +295,82 @@ impl State {
         }
         let mut held = std::mem::take(&mut peer.held);
         let mut kept = VecDeque::new();
-        // Control lines with a held notice, and whether bytes are held: later posts must not overtake those.
-        let (mut lines, mut bytes, mut full) = (HashSet::new(), false, false);
-        while let Some(next) = held.pop_front() {
+        // Control lines with a held notice: later notices for them must not overtake it.
+        let (mut lines, mut full, mut started) = (HashSet::new(), false, false);
+        while let Some(mut next) = held.pop_front() {
+            if started {
+                // A signal also covers earlier posts that were still held when it was taken from the ring. Later posts
+                // that have overtaken it may be among these writes: it then waits for them as well.
+                next.after = self.next;
+            }
             let line = next.post.notice.map(|notice| notice.slot);
-            let may = !full && !line.is_some_and(|line| lines.contains(&line)) && self.may_go(number, &next, bytes);
+            let may = !full
+                && !line.is_some_and(|line| lines.contains(&line))
+                && self.may_go(number, &next, kept.is_empty())?;
             if may && self.write(number, &next.post)? {
-                *progress = true;
+                (*progress, started) = (true, true);
                 continue;
             }
             full |= may;
             lines.extend(line);
-            bytes |= next.post.span.is_some();
             kept.push_back(next);
         }
         self.peers[number].as_mut().expect("as above").held = kept;
         Ok(())
     }
 
-    /// True if a post may be given to the carrier now. `bytes`: earlier ones with bytes are held.
-    fn may_go(&self, peer: usize, held: &Held, bytes: bool) -> bool {
-        let peer = self.peers[peer].as_ref().expect("a peer with held posts");
-        let Some(PostedNotice { slot, value, credit, .. }) = held.post.notice else { return true };
-        let is_free = match peer.deliveries.get(&slot) {
-            None => true,
-            // Another part of the same delivery.
-            Some(delivery) => held.post.span.is_some() && delivery.word == value && delivery.missing > 0,
-        };
-        let is_covered = || !bytes && peer.under_way.first().is_none_or(|&first| first >= held.after);
-        is_free && (held.post.span.is_some() || credit || is_covered())
+    /// True if a post may be given to the carrier now. `is_first`: no earlier post to this peer is held.
+    fn may_go(&self, number: usize, held: &Held, is_first: bool) -> Result<bool, ProxyError> {
+        let peer = self.peers[number].as_ref().expect("a peer with held posts");
+        let Some(PostedNotice { slot: line, value: word, parts, credit }) = held.post.notice else { return Ok(true) };
+        let has_bytes = held.post.span.is_some();
+        match peer.deliveries.get(&line) {
+            Some(delivery) if delivery.missing == 0 => return Ok(false),
+            // Its next part; or a post that was begun when the carrier was full.
+            Some(delivery) if (delivery.word, delivery.parts, delivery.has_bytes) == (word, parts, has_bytes) => {}
+            Some(&Delivery { missing, .. }) => return Err(ProxyError::Parts { peer: number, line, word, missing }),
+            None => {}
+        }
+        let is_covered = || is_first && peer.under_way.first().is_none_or(|&first| first >= held.after);
+        let is_begun = || peer.deliveries.contains_key(&line);
+        Ok(has_bytes || credit || is_begun() || is_covered())
     }
 
-    /// Gives a post to the carrier; false if it cannot take it now.
+    /// Gives a post to the carrier; false if it cannot take it now. What it has taken by then, the mail, stays taken.
     fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
         let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));
-        let Some(PostedNotice { slot, value, parts, .. }) = post.notice else {
+        let Some(PostedNotice { slot: line, value: word, parts, .. }) = post.notice else {
             return self.start(number, source, (target, offset), None);
         };
-        if !self.peers[number].as_ref().expect("checked").deliveries.contains_key(&slot) {
-            let Peer { to, announced, deliveries, .. } = self.peers[number].as_mut().expect("checked");
-            let told = announced.next(&to.lines, (number, slot), value, parts)?;
-            deliveries.insert(slot, Delivery { word: value, notice: told.notice, missing: parts, under_way: 0 });
-            if let Some((offset, mail)) = told.mail {
-                // A carrier that is full makes the mail wait, and with it its delivery: there is nothing else to do for
-                // this line meanwhile.
-                let line = Some((slot, told.notice));
-                while !self.start(number, Source::Inline(&mail), (Target::Lines, offset), line)? {
-                    let (mut progress, mut moved) = (false, false);
-                    self.poll(&mut progress, &mut moved)?;
-                }
+        let Peer { to, announced, deliveries, .. } = self.peers[number].as_mut().expect("checked");
+        let delivery = match deliveries.entry(line) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let told = announced.next(&to.lines, (number, line), word, parts)?;
+                let has_bytes = post.span.is_some();
+                entry.insert(Delivery { word, parts, has_bytes, told, missing: parts, under_way: 0 })
             }
+        };
+        let (notice, mail) = (delivery.told.notice, delivery.told.mail);
+        if let Some((at, mail)) = mail {
+            if !self.start(number, Source::Inline(&mail), (Target::Lines, at), Some((line, notice)))? {
+                return Ok(false);
+            }
+            self.delivery(number, line).told.mail = None;
         }
-        let notice = self.peers[number].as_ref().expect("checked").deliveries[&slot].notice;
-        let went = self.start(number, source, (target, offset), Some((slot, notice)))?;
+        let went = self.start(number, source, (target, offset), Some((line, notice)))?;
         if went {
-            let peer = self.peers[number].as_mut().expect("checked");
-            peer.deliveries.get_mut(&slot).expect("begun above").missing -= 1;
+            self.delivery(number, line).missing -= 1;
         }
         Ok(went)
+    }
+
+    /// A delivery that was begun.
+    fn delivery(&mut self, peer: usize, line: u64) -> &mut Delivery {
+        let peer = self.peers[peer].as_mut().expect("checked");
+        peer.deliveries.get_mut(&line).expect("begun before its parts")
     }
 
     fn start(
@@ -366,10 +387,9 @@ impl State {
         }
         self.next += 1;
         self.writes.insert(id, (peer, line.map(|(line, _)| line)));
-        let peer = self.peers[peer].as_mut().expect("checked");
-        peer.under_way.insert(id);
+        self.peers[peer].as_mut().expect("checked").under_way.insert(id);
         if let Some((line, _)) = line {
-            peer.deliveries.get_mut(&line).expect("begun before its parts").under_way += 1;
+            self.delivery(peer, line).under_way += 1;
         }
         Ok(true)
     }
