@@ -79,6 +79,8 @@ pub enum ProxyError {
         /// What it says.
         what: String,
     },
+    /// A thread panicked inside the proxy, in the carrier or because of a bug.
+    Panicked,
     /// Posts that the carrier did not take, or did not confirm, in time.
     Late {
         /// The peer.
@@ -112,6 +114,7 @@ errors! {
              the same version?",
         Carrier { peer: Some(peer), what } => "the network to rank {peer} failed: {what}",
         Carrier { peer: None, what } => "the network failed: {what}",
+        Panicked => "a thread panicked inside the network proxy: its message was printed before",
         Late { peer, posts } => "{posts} posts to rank {peer} were not delivered before the deadline",
     }
 }

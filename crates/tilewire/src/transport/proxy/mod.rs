@@ -14,6 +14,8 @@
 //!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
 //! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
 //!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
+//!   [`Proxy::settle`] is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
+//!   until both proxies have run.
 //! - **Must not know**: kernels, and which carrier it has.
 
 mod carrier;
@@ -29,15 +31,22 @@ pub(crate) use wire::{Lines, MOST_LINES};
 use super::abort::{Abort, AbortCode, Cause};
 use super::deadline::Deadline;
 use super::doorbell::Doorbell;
-use crate::sync::{Mutex, PoisonError, yield_now};
+use super::rendezvous::TransportError;
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
 use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
+use std::time::Duration;
 use wire::{Announced, Announcement, Arrivals};
 
 /// Entries taken from the ring before arrivals are looked for again.
 const BATCH: usize = 64;
+/// Held posts to one peer from which on the ring is left to fill up, so that kernels wait.
+const MOST_HELD: usize = 1024;
+/// Idle rounds before a launch that drains begins to sleep, and how long it sleeps: deliveries ring no doorbell.
+const YIELDS: u32 = 1000;
+const NAP: Duration = Duration::from_micros(50);
 
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
 pub struct Proxy {
@@ -45,6 +54,9 @@ pub struct Proxy {
     state: Mutex<State>,
     /// Why it stopped, if it did.
     error: OnceLock<ProxyError>,
+    /// True if posts are not delivered, and if a thread found another one inside.
+    busy: AtomicBool,
+    refused: AtomicBool,
     /// This rank's, whose waits look at the slots that it moves.
     doorbell: Doorbell,
     /// Of all ranks that are mapped here.
@@ -139,35 +151,70 @@ impl Proxy {
             writes: HashMap::new(),
             next: 0,
         };
-        Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), doorbell, aborts }
+        let [busy, refused] = [(); 2].map(|()| AtomicBool::new(false));
+        Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), busy, refused, doorbell, aborts }
     }
 
     /// Makes progress, unless another thread is doing so. Returns true if there was any.
     pub fn step(&self) -> bool {
-        match self.state.try_lock() {
+        let progress = match self.state.try_lock() {
             Ok(mut state) => self.step_inside(&mut state),
-            Err(_) => false,
+            Err(TryLockError::WouldBlock) => {
+                // Relaxed: see below.
+                self.refused.store(true, Ordering::Relaxed);
+                return false;
+            }
+            Err(TryLockError::Poisoned(_)) => {
+                self.fail(ProxyError::Panicked);
+                return false;
+            }
+        };
+        // A thread that was refused and went to sleep may have been woken for an arrival that came after this thread had
+        // polled. Relaxed, without a fence: a flag that is missed costs the sleeper one nap.
+        if self.refused.load(Ordering::Relaxed) {
+            self.refused.store(false, Ordering::Relaxed);
+            self.doorbell.ring();
         }
+        progress
     }
 
-    /// Makes progress until everything that this rank's kernels posted is delivered, or the transport is broken.
-    pub fn drain(&self, deadline: Deadline) -> Result<(), ProxyError> {
+    /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this rank
+    /// are not delivered yet.
+    pub(crate) fn settle(&self) -> bool {
+        if let Ok(mut state) = self.enter() {
+            self.step_inside(&mut state);
+        }
+        self.is_busy()
+    }
+
+    /// True if posts of this rank were not delivered when a thread was last inside. Their delivery rings no doorbell.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        // Relaxed: it only decides how long to sleep, or was stored by this thread, in `settle`.
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport is broken
+    /// before.
+    pub fn drain(&self, deadline: Deadline) -> Result<(), TransportError> {
+        let mut idle = 0;
         loop {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.enter()?;
             let progress = self.step_inside(&mut state);
             if let Some(error) = self.error() {
-                return Err(error.clone());
+                return Err(error.clone().into());
             }
             let Some((peer, posts)) = state.left() else { return Ok(()) };
             drop(state);
-            if self.aborts.get(self.rank).is_some_and(|abort| abort.get().is_some()) {
-                return Ok(());
+            if let Some(cause) = self.aborts.get(self.rank).and_then(Abort::get) {
+                return Err(TransportError::Broken { cause });
             }
-            if !progress && deadline.is_over() {
-                return Err(self.fail(ProxyError::Late { peer, posts }));
-            }
-            if !progress {
-                yield_now();
+            idle = if progress { 0 } else { idle + 1 };
+            match idle {
+                0 => {}
+                _ if deadline.is_over() => return Err(self.fail(ProxyError::Late { peer, posts }).into()),
+                1..YIELDS => yield_now(),
+                _ => sleep(NAP),
             }
         }
     }
@@ -179,7 +226,14 @@ impl Proxy {
 
     /// Lets posts read more memory.
     pub(crate) fn register(&self, memory: Memory) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).sources.push(memory);
+        if let Ok(mut state) = self.enter() {
+            state.sources.push(memory);
+        }
+    }
+
+    /// Waits for a thread that is inside. A thread that panicked there may have left posts half done.
+    fn enter(&self) -> Result<MutexGuard<'_, State>, ProxyError> {
+        self.state.lock().map_err(|_| self.fail(ProxyError::Panicked))
     }
 
     fn step_inside(&self, state: &mut State) -> bool {
@@ -188,6 +242,7 @@ impl Proxy {
         }
         let (mut progress, mut moved) = (false, false);
         let result = state.step(&mut progress, &mut moved);
+        self.busy.store(state.left().is_some(), Ordering::Relaxed);
         if moved {
             // After the slots: a waiting thread of this rank may sleep.
             self.doorbell.ring();
@@ -213,7 +268,9 @@ impl State {
         for peer in 0..self.peers.len() {
             self.advance(peer, progress)?;
         }
-        for _ in 0..BATCH {
+        // Held posts wait for the carrier alone, so leaving others in the ring cannot deadlock.
+        let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
+        for _ in 0..if room { BATCH } else { 0 } {
             let Some(entry) = self.ring.pop() else { break };
             *progress = true;
             let post = entry.map_err(|bad| ProxyError::Entry { head: bad.head })?;
