@@ -6,6 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
-pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) use std::thread::{sleep, yield_now};
 pub(crate) use std::time::Instant;

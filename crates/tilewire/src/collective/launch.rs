@@ -180,7 +180,7 @@ impl<'l> Launch<'l> {
     fn drain(&self) -> Result<(), RunError> {
         for proxy in self.proxies() {
             let deadline = self.deadline.map_or(Deadline::never(), Deadline::after);
-            proxy.drain(deadline).map_err(|error| self.failed(TransportError::from(error).into()))?;
+            proxy.drain(deadline).map_err(|error| self.failed(error.into()))?;
         }
         Ok(())
     }

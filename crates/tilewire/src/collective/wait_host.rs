@@ -127,6 +127,11 @@ impl SegmentWaits {
             proxies: doors.iter().filter_map(|door| door.proxy().cloned()).collect(),
         }
     }
+
+    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way.
+    fn settle(&self) -> bool {
+        self.proxies.iter().fold(false, |any, proxy| proxy.settle() || any)
+    }
 }
 
 impl WaitHost for SegmentWaits {
@@ -140,18 +145,26 @@ impl WaitHost for SegmentWaits {
     #[inline]
     fn in_vain(&self, at: Awaited) -> Option<u64> {
         let known = self.leaving.iter().filter(|leaving| leaving.departures.any());
-        known.filter_map(|leaving| leaving.in_vain(at)).next()
+        let word = known.filter_map(|leaving| leaving.in_vain(at)).next()?;
+        // What the rank posted before it left has arrived, and may still have to be taken.
+        self.settle();
+        Some(word)
     }
 
     fn probe(&self) -> u64 {
-        self.told.as_ref().map_or(0, |told| told.status.probe())
+        let probe = self.told.as_ref().map_or(0, |told| told.status.probe());
+        // What arrived before the probe must be visible to the look that follows.
+        self.settle();
+        probe
     }
 
     fn stalled(&self, at: &[Option<Awaited>], probe: u64) -> Option<u64> {
         let told = self.told.as_ref()?;
         // Any rank may end a wait on memory that no rank is known to signal, or that belongs to another transport.
         let peer = |at: &Option<Awaited>| at.filter(|at| self.places[self.own].contains(&at.address)).map(|at| at.rank);
-        let Some(mut peers) = at.iter().map(peer).collect::<Option<Vec<usize>>>() else {
+        let peers = at.iter().map(peer).collect::<Option<Vec<usize>>>();
+        // Posts on their way may end the wait of another rank although this one waits.
+        let Some(mut peers) = peers.filter(|_| !self.settle()) else {
             told.status.goes_on();
             return None;
         };
@@ -178,11 +191,14 @@ impl WaitHost for SegmentWaits {
     }
 
     fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool {
-        let timeout = if self.aborts.len() == 1 { timeout } else { timeout.min(Self::NAP) };
+        // Nobody rings when a post is delivered, and others may be held until then.
+        let is_busy = || self.proxies.iter().any(|proxy| proxy.is_busy());
+        let was_busy = is_busy();
+        let timeout = if self.aborts.len() == 1 && !was_busy { timeout } else { timeout.min(Self::NAP) };
         // A carrier rings this bell when something arrives, which is then still to be taken.
         let ready = || {
             self.progress();
-            ready()
+            ready() || is_busy() && !was_busy
         };
         self.doorbells[self.own].sleep(ready, timeout)
     }

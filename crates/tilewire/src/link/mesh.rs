@@ -29,6 +29,9 @@ pub struct MeshOptions {
     pub seed: Option<u64>,
 }
 
+/// The largest ring: 64 MiB.
+const MOST_DESCRIPTORS: usize = 1 << 20;
+
 impl MeshOptions {
     /// Every rank is a domain of its own: all peers are reached by posts.
     pub fn alone(ranks: usize) -> MeshOptions {
@@ -74,7 +77,8 @@ impl MeshTransport {
         let domains = domains.unwrap_or_else(|| vec![(0..ranks as u32).collect()]);
         let objection = (check_domains(&domains, ranks).err())
             .or_else(|| (!shared.are_threads()).then_some(not_threads()))
-            .or_else(|| too_many_lines(&sizes, ranks));
+            .or_else(|| too_many_lines(&sizes, ranks))
+            .or_else(|| ring.and_then(bad_ring));
         Parameters::new("mesh")
             .with("domains", format!("{domains:?}"))
             .with("ring", format!("{ring:?}"))
@@ -148,6 +152,12 @@ fn check_domains(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportErro
 fn not_threads() -> TransportError {
     let what = "a mesh joins ranks of one process so far: use World::threads".to_string();
     TransportError::Peer { rank: Rank::new(0), what }
+}
+
+fn bad_ring(ring: usize) -> Option<TransportError> {
+    let expected = format!("1 to {MOST_DESCRIPTORS} descriptors");
+    let is_good = (1..=MOST_DESCRIPTORS).contains(&ring);
+    (!is_good).then_some(TransportError::BadOption { option: "ring", value: ring, expected })
 }
 
 /// Notices name control lines by 20 bits.

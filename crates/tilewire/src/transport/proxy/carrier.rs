@@ -66,7 +66,7 @@ pub enum Event {
         /// What it carried.
         notice: u32,
     },
-    /// A write of this rank is in the receiver's memory.
+    /// A write of this rank is in the receiver's memory, and the next poll there reports its arrival.
     Delivered {
         /// Which.
         id: u64,

@@ -56,6 +56,17 @@ pub enum ProxyError {
         /// The last one announced.
         last: u64,
     },
+    /// A post for a control line whose last delivery still lacks parts, and which is none of them.
+    Parts {
+        /// The peer.
+        peer: usize,
+        /// The line.
+        line: u64,
+        /// The word that was posted.
+        word: u64,
+        /// Parts that the last delivery lacks.
+        missing: u8,
+    },
     /// A notice that names no line of this rank, or that does not fit what has arrived for its line.
     Notice {
         /// The notice.
@@ -68,6 +79,8 @@ pub enum ProxyError {
         /// What it says.
         what: String,
     },
+    /// A thread panicked inside the proxy, in the carrier or because of a bug.
+    Panicked,
     /// Posts that the carrier did not take, or did not confirm, in time.
     Late {
         /// The peer.
@@ -94,10 +107,14 @@ errors! {
         Backwards { peer, line, word, last } =>
             "a kernel posted the word {word:#x} for control line {line} of rank {peer}, after {last:#x}: words only \
              grow",
+        Parts { peer, line, word, missing } =>
+            "a kernel posted the word {word:#x} for control line {line} of rank {peer}, where the last delivery still \
+             lacks {missing} parts: post all parts of a delivery before the next",
         Notice { notice } => "a notice arrived that fits no delivery to this rank ({notice:#010x}): do all ranks run \
              the same version?",
         Carrier { peer: Some(peer), what } => "the network to rank {peer} failed: {what}",
         Carrier { peer: None, what } => "the network failed: {what}",
+        Panicked => "a thread panicked inside the network proxy: its message was printed before",
         Late { peer, posts } => "{posts} posts to rank {peer} were not delivered before the deadline",
     }
 }

@@ -14,6 +14,8 @@
 //!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
 //! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
 //!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
+//!   [`Proxy::settle`] is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
+//!   until both proxies have run.
 //! - **Must not know**: kernels, and which carrier it has.
 
 mod carrier;
@@ -29,14 +31,22 @@ pub(crate) use wire::{Lines, MOST_LINES};
 use super::abort::{Abort, AbortCode, Cause};
 use super::deadline::Deadline;
 use super::doorbell::Doorbell;
-use crate::sync::{Mutex, PoisonError, yield_now};
+use super::rendezvous::TransportError;
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
 use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
-use wire::{Announced, Arrivals};
+use std::time::Duration;
+use wire::{Announced, Announcement, Arrivals};
 
 /// Entries taken from the ring before arrivals are looked for again.
 const BATCH: usize = 64;
+/// Held posts to one peer from which on the ring is left to fill up, so that kernels wait.
+const MOST_HELD: usize = 1024;
+/// Idle rounds before a launch that drains begins to sleep, and how long it sleeps: deliveries ring no doorbell.
+const YIELDS: u32 = 1000;
+const NAP: Duration = Duration::from_micros(50);
 
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
 pub struct Proxy {
@@ -44,6 +54,9 @@ pub struct Proxy {
     state: Mutex<State>,
     /// Why it stopped, if it did.
     error: OnceLock<ProxyError>,
+    /// True if posts are not delivered, and if a thread found another one inside.
+    busy: AtomicBool,
+    refused: AtomicBool,
     /// This rank's, whose waits look at the slots that it moves.
     doorbell: Doorbell,
     /// Of all ranks that are mapped here.
@@ -107,8 +120,12 @@ struct Held {
 /// A delivery of which not all parts are delivered.
 struct Delivery {
     word: u64,
-    notice: u32,
-    /// Parts that the kernel has yet to post.
+    /// What all its posts have in common.
+    parts: u8,
+    has_bytes: bool,
+    /// How the word travels. The mail is taken out when the carrier has it.
+    told: Announcement,
+    /// Posts that the carrier does not have yet.
     missing: u8,
     /// Parts with the carrier.
     under_way: u32,
@@ -134,35 +151,70 @@ impl Proxy {
             writes: HashMap::new(),
             next: 0,
         };
-        Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), doorbell, aborts }
+        let [busy, refused] = [(); 2].map(|()| AtomicBool::new(false));
+        Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), busy, refused, doorbell, aborts }
     }
 
     /// Makes progress, unless another thread is doing so. Returns true if there was any.
     pub fn step(&self) -> bool {
-        match self.state.try_lock() {
+        let progress = match self.state.try_lock() {
             Ok(mut state) => self.step_inside(&mut state),
-            Err(_) => false,
+            Err(TryLockError::WouldBlock) => {
+                // Relaxed: see below.
+                self.refused.store(true, Ordering::Relaxed);
+                return false;
+            }
+            Err(TryLockError::Poisoned(_)) => {
+                self.fail(ProxyError::Panicked);
+                return false;
+            }
+        };
+        // A thread that was refused and went to sleep may have been woken for an arrival that came after this thread had
+        // polled. Relaxed, without a fence: a flag that is missed costs the sleeper one nap.
+        if self.refused.load(Ordering::Relaxed) {
+            self.refused.store(false, Ordering::Relaxed);
+            self.doorbell.ring();
         }
+        progress
     }
 
-    /// Makes progress until everything that this rank's kernels posted is delivered, or the transport is broken.
-    pub fn drain(&self, deadline: Deadline) -> Result<(), ProxyError> {
+    /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this rank
+    /// are not delivered yet.
+    pub(crate) fn settle(&self) -> bool {
+        if let Ok(mut state) = self.enter() {
+            self.step_inside(&mut state);
+        }
+        self.is_busy()
+    }
+
+    /// True if posts of this rank were not delivered when a thread was last inside. Their delivery rings no doorbell.
+    #[inline]
+    pub(crate) fn is_busy(&self) -> bool {
+        // Relaxed: it only decides how long to sleep, or was stored by this thread, in `settle`.
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport is broken
+    /// before.
+    pub fn drain(&self, deadline: Deadline) -> Result<(), TransportError> {
+        let mut idle = 0;
         loop {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.enter()?;
             let progress = self.step_inside(&mut state);
             if let Some(error) = self.error() {
-                return Err(error.clone());
+                return Err(error.clone().into());
             }
             let Some((peer, posts)) = state.left() else { return Ok(()) };
             drop(state);
-            if self.aborts.get(self.rank).is_some_and(|abort| abort.get().is_some()) {
-                return Ok(());
+            if let Some(cause) = self.aborts.get(self.rank).and_then(Abort::get) {
+                return Err(TransportError::Broken { cause });
             }
-            if !progress && deadline.is_over() {
-                return Err(self.fail(ProxyError::Late { peer, posts }));
-            }
-            if !progress {
-                yield_now();
+            idle = if progress { 0 } else { idle + 1 };
+            match idle {
+                0 => {}
+                _ if deadline.is_over() => return Err(self.fail(ProxyError::Late { peer, posts }).into()),
+                1..YIELDS => yield_now(),
+                _ => sleep(NAP),
             }
         }
     }
@@ -174,7 +226,14 @@ impl Proxy {
 
     /// Lets posts read more memory.
     pub(crate) fn register(&self, memory: Memory) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).sources.push(memory);
+        if let Ok(mut state) = self.enter() {
+            state.sources.push(memory);
+        }
+    }
+
+    /// Waits for a thread that is inside. A thread that panicked there may have left posts half done.
+    fn enter(&self) -> Result<MutexGuard<'_, State>, ProxyError> {
+        self.state.lock().map_err(|_| self.fail(ProxyError::Panicked))
     }
 
     fn step_inside(&self, state: &mut State) -> bool {
@@ -183,6 +242,7 @@ impl Proxy {
         }
         let (mut progress, mut moved) = (false, false);
         let result = state.step(&mut progress, &mut moved);
+        self.busy.store(state.left().is_some(), Ordering::Relaxed);
         if moved {
             // After the slots: a waiting thread of this rank may sleep.
             self.doorbell.ring();
@@ -208,7 +268,9 @@ impl State {
         for peer in 0..self.peers.len() {
             self.advance(peer, progress)?;
         }
-        for _ in 0..BATCH {
+        // Held posts wait for the carrier alone, so leaving others in the ring cannot deadlock.
+        let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
+        for _ in 0..if room { BATCH } else { 0 } {
             let Some(entry) = self.ring.pop() else { break };
             *progress = true;
             let post = entry.map_err(|bad| ProxyError::Entry { head: bad.head })?;
@@ -290,66 +352,82 @@ impl State {
         }
         let mut held = std::mem::take(&mut peer.held);
         let mut kept = VecDeque::new();
-        // Control lines with a held notice, and whether bytes are held: later posts must not overtake those.
-        let (mut lines, mut bytes, mut full) = (HashSet::new(), false, false);
-        while let Some(next) = held.pop_front() {
+        // Control lines with a held notice: later notices for them must not overtake it.
+        let (mut lines, mut full, mut started) = (HashSet::new(), false, false);
+        while let Some(mut next) = held.pop_front() {
+            if started {
+                // A signal also covers earlier posts that were still held when it was taken from the ring. Later posts
+                // that have overtaken it may be among these writes: it then waits for them as well.
+                next.after = self.next;
+            }
             let line = next.post.notice.map(|notice| notice.slot);
-            let may = !full && !line.is_some_and(|line| lines.contains(&line)) && self.may_go(number, &next, bytes);
+            let may = !full
+                && !line.is_some_and(|line| lines.contains(&line))
+                && self.may_go(number, &next, kept.is_empty())?;
             if may && self.write(number, &next.post)? {
-                *progress = true;
+                (*progress, started) = (true, true);
                 continue;
             }
             full |= may;
             lines.extend(line);
-            bytes |= next.post.span.is_some();
             kept.push_back(next);
         }
         self.peers[number].as_mut().expect("as above").held = kept;
         Ok(())
     }
 
-    /// True if a post may be given to the carrier now. `bytes`: earlier ones with bytes are held.
-    fn may_go(&self, peer: usize, held: &Held, bytes: bool) -> bool {
-        let peer = self.peers[peer].as_ref().expect("a peer with held posts");
-        let Some(PostedNotice { slot, value, credit, .. }) = held.post.notice else { return true };
-        let is_free = match peer.deliveries.get(&slot) {
-            None => true,
-            // Another part of the same delivery.
-            Some(delivery) => held.post.span.is_some() && delivery.word == value && delivery.missing > 0,
-        };
-        let is_covered = || !bytes && peer.under_way.first().is_none_or(|&first| first >= held.after);
-        is_free && (held.post.span.is_some() || credit || is_covered())
+    /// True if a post may be given to the carrier now. `is_first`: no earlier post to this peer is held.
+    fn may_go(&self, number: usize, held: &Held, is_first: bool) -> Result<bool, ProxyError> {
+        let peer = self.peers[number].as_ref().expect("a peer with held posts");
+        let Some(PostedNotice { slot: line, value: word, parts, credit }) = held.post.notice else { return Ok(true) };
+        let has_bytes = held.post.span.is_some();
+        match peer.deliveries.get(&line) {
+            Some(delivery) if delivery.missing == 0 => return Ok(false),
+            // Its next part; or a post that was begun when the carrier was full.
+            Some(delivery) if (delivery.word, delivery.parts, delivery.has_bytes) == (word, parts, has_bytes) => {}
+            Some(&Delivery { missing, .. }) => return Err(ProxyError::Parts { peer: number, line, word, missing }),
+            None => {}
+        }
+        let is_covered = || is_first && peer.under_way.first().is_none_or(|&first| first >= held.after);
+        let is_begun = || peer.deliveries.contains_key(&line);
+        Ok(has_bytes || credit || is_begun() || is_covered())
     }
 
-    /// Gives a post to the carrier; false if it cannot take it now.
+    /// Gives a post to the carrier; false if it cannot take it now. What it has taken by then, the mail, stays taken.
     fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
         let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));
-        let Some(PostedNotice { slot, value, parts, .. }) = post.notice else {
+        let Some(PostedNotice { slot: line, value: word, parts, .. }) = post.notice else {
             return self.start(number, source, (target, offset), None);
         };
-        if !self.peers[number].as_ref().expect("checked").deliveries.contains_key(&slot) {
-            let Peer { to, announced, deliveries, .. } = self.peers[number].as_mut().expect("checked");
-            let told = announced.next(&to.lines, (number, slot), value, parts)?;
-            deliveries.insert(slot, Delivery { word: value, notice: told.notice, missing: parts, under_way: 0 });
-            if let Some((offset, mail)) = told.mail {
-                // A carrier that is full makes the mail wait, and with it its delivery: there is nothing else to do for
-                // this line meanwhile.
-                let line = Some((slot, told.notice));
-                while !self.start(number, Source::Inline(&mail), (Target::Lines, offset), line)? {
-                    let (mut progress, mut moved) = (false, false);
-                    self.poll(&mut progress, &mut moved)?;
-                }
+        let Peer { to, announced, deliveries, .. } = self.peers[number].as_mut().expect("checked");
+        let delivery = match deliveries.entry(line) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let told = announced.next(&to.lines, (number, line), word, parts)?;
+                let has_bytes = post.span.is_some();
+                entry.insert(Delivery { word, parts, has_bytes, told, missing: parts, under_way: 0 })
             }
+        };
+        let (notice, mail) = (delivery.told.notice, delivery.told.mail);
+        if let Some((at, mail)) = mail {
+            if !self.start(number, Source::Inline(&mail), (Target::Lines, at), Some((line, notice)))? {
+                return Ok(false);
+            }
+            self.delivery(number, line).told.mail = None;
         }
-        let notice = self.peers[number].as_ref().expect("checked").deliveries[&slot].notice;
-        let went = self.start(number, source, (target, offset), Some((slot, notice)))?;
+        let went = self.start(number, source, (target, offset), Some((line, notice)))?;
         if went {
-            let peer = self.peers[number].as_mut().expect("checked");
-            peer.deliveries.get_mut(&slot).expect("begun above").missing -= 1;
+            self.delivery(number, line).missing -= 1;
         }
         Ok(went)
+    }
+
+    /// A delivery that was begun.
+    fn delivery(&mut self, peer: usize, line: u64) -> &mut Delivery {
+        let peer = self.peers[peer].as_mut().expect("checked");
+        peer.deliveries.get_mut(&line).expect("begun before its parts")
     }
 
     fn start(
@@ -366,10 +444,9 @@ impl State {
         }
         self.next += 1;
         self.writes.insert(id, (peer, line.map(|(line, _)| line)));
-        let peer = self.peers[peer].as_mut().expect("checked");
-        peer.under_way.insert(id);
+        self.peers[peer].as_mut().expect("checked").under_way.insert(id);
         if let Some((line, _)) = line {
-            peer.deliveries.get_mut(&line).expect("begun before its parts").under_way += 1;
+            self.delivery(peer, line).under_way += 1;
         }
         Ok(true)
     }

@@ -9,6 +9,11 @@
 //! line itself. Nothing depends on the order of a carrier, and nothing on the sender's address.
 //!
 //! A sender has at most one delivery per line under way, so one count per line is enough.
+//!
+//! Mail has one place per line, and a sender does not learn when the receiver has read it. So the word after a mailed one
+//! may be mailed only when the receiver has answered the first. All schedules wait for that answer: they reuse a slot
+//! after its credit, and credit it after it was filled again. A kernel that does not wait is caught, because each mail is
+//! sealed with its number.
 
 use super::error::ProxyError;
 use crate::sync::{AtomicU64, Ordering};
@@ -23,8 +28,13 @@ pub(crate) const MOST_LINES: usize = 1 << 20;
 const MOST_DELTA: u64 = (1 << 10) - 1;
 /// Byte of a line where mail lands. The slot is at byte 0, on another cache line.
 const MAIL: usize = 64;
-/// Bytes of mail: the word, and its complement.
+/// Bytes of mail: the word, and its seal.
 pub(super) const MAIL_BYTES: usize = 16;
+
+/// The seal of the n-th mail on a line: no earlier or later one has it, nor has a torn one.
+fn seal(word: u64, number: u64) -> u64 {
+    !word.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
 
 /// Control lines of one kind.
 #[derive(Clone, Debug)]
@@ -41,10 +51,10 @@ impl Lines {
     }
 }
 
-/// The words that one sender has announced to one peer, by line.
+/// The words that one sender has announced to one peer, by line, and how many of them were mailed.
 #[derive(Default)]
 pub(super) struct Announced {
-    words: HashMap<u64, u64>,
+    words: HashMap<u64, (u64, u64)>,
 }
 
 /// How a word travels.
@@ -66,7 +76,7 @@ impl Announced {
         parts: u8,
     ) -> Result<Announcement, ProxyError> {
         let kind = Lines::find(lines, line).ok_or(ProxyError::Line { peer, line })?;
-        let last = self.words.entry(line).or_insert(0);
+        let (last, mails) = self.words.entry(line).or_default();
         let shift = if kind.matched { COUNT_SHIFT } else { 0 };
         if word >> shift <= *last >> shift {
             return Err(ProxyError::Backwards { peer, line, word, last: *last });
@@ -81,7 +91,8 @@ impl Announced {
             false => {
                 let mut mail = [0; MAIL_BYTES];
                 mail[..8].copy_from_slice(&word.to_le_bytes());
-                mail[8..].copy_from_slice(&(!word).to_le_bytes());
+                *mails += 1;
+                mail[8..].copy_from_slice(&seal(word, *mails).to_le_bytes());
                 Announcement { notice: notice(parts + 1, 0), mail: Some((line * LINE as u64 + MAIL as u64, mail)) }
             }
         })
@@ -95,11 +106,13 @@ pub(super) struct Arrivals {
     lines: Vec<Lines>,
     /// By line: the notice of the delivery under way, and how many of its parts have arrived.
     counts: HashMap<u64, (u32, u8)>,
+    /// By line: mails that have arrived.
+    mails: HashMap<u64, u64>,
 }
 
 impl Arrivals {
     pub(super) fn new(segment: Memory, lines: Vec<Lines>) -> Arrivals {
-        Arrivals { segment, lines, counts: HashMap::new() }
+        Arrivals { segment, lines, counts: HashMap::new(), mails: HashMap::new() }
     }
 
     /// One write has arrived with this notice. Returns true if it was the last of its delivery: a slot has moved.
@@ -123,7 +136,9 @@ impl Arrivals {
         let after = match delta {
             0 => {
                 let mail = [0, 8].map(|byte| word(&self.segment, at + MAIL + byte).load(Ordering::Relaxed));
-                (mail[1] == !mail[0]).then_some(mail[0])
+                let number = self.mails.entry(line).or_insert(0);
+                *number += 1;
+                (mail[1] == seal(mail[0], *number)).then_some(mail[0])
             }
             delta => before.checked_add(delta << shift),
         };
