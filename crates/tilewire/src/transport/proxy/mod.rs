@@ -224,13 +224,6 @@ impl Proxy {
         self.error.get()
     }
 
-    /// Lets posts read more memory.
-    pub(crate) fn register(&self, memory: Memory) {
-        if let Ok(mut state) = self.enter() {
-            state.sources.push(memory);
-        }
-    }
-
     /// Waits for a thread that is inside. A thread that panicked there may have left posts half done.
     fn enter(&self) -> Result<MutexGuard<'_, State>, ProxyError> {
         self.state.lock().map_err(|_| self.fail(ProxyError::Panicked))
