@@ -16,7 +16,7 @@ fn text(kernel: &Kernel) -> String {
 #[test]
 fn main_kernels_look_as_they_did() {
     for (name, kernel) in kernels::all() {
-        if ["scale", "staged", "packets", "bulk"].contains(&name) {
+        if ["scale", "staged", "packets", "bulk", "network"].contains(&name) {
             assert_snapshot(&format!("{name}.ptx"), &text(&kernel));
         }
     }
