@@ -378,7 +378,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     }
 
     /// For measuring the cost of watching. On a CPU, launches then neither notice a peer's failure nor sleep, and only
-    /// the deadline ends a wait. On a GPU, waits have no deadline, but still end when a peer fails.
+    /// the deadline ends a wait. On a GPU, waits have no deadline, but still end when a peer fails. A transport with far
+    /// peers ignores it, since its waits also carry the posts.
     pub fn unwatched(mut self) -> Self {
         self.request.watched = false;
         self

@@ -98,6 +98,8 @@ impl<'l> Launch<'l> {
         let Traced { kernel, args } = traced;
         let mut kernel = Box::new(kernel);
         kernel.name_peers(first.rank().number());
+        // Waits drive the proxy: without them, posts would stay in their ring.
+        let watched = watched || hosts.iter().any(|host| host.door().is_some_and(|door| door.proxy().is_some()));
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
         let aborts = hosts.iter().filter_map(|host| Some(host.door()?.abort().clone())).collect();
         let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, aborts });
