@@ -308,15 +308,14 @@ impl State {
     fn check(&self, post: &Posted) -> Result<usize, ProxyError> {
         let number = post.peer as usize;
         let peer = self.peers.get(number).and_then(Option::as_ref).ok_or(ProxyError::Peer { peer: number })?;
-        if let Some(PostedSpan { destination, bytes, .. }) = post.span {
-            let len = peer.to.regions.get(usize::from(post.target)).copied();
-            let fits = |len: u64| destination.checked_add(bytes).is_some_and(|end| end <= len);
-            if !len.is_some_and(fits) {
-                let target = post.target;
-                return Err(ProxyError::Destination { peer: number, target, destination, bytes, len });
-            }
-            self.source(number, post)?;
+        // A post without bytes is a write of none, at the beginning of its region.
+        let (destination, bytes) = post.span.map_or((0, 0), |span| (span.destination, span.bytes));
+        let len = peer.to.regions.get(usize::from(post.target)).copied();
+        let fits = |len: u64| destination.checked_add(bytes).is_some_and(|end| end <= len);
+        if !len.is_some_and(fits) {
+            return Err(ProxyError::Destination { peer: number, target: post.target, destination, bytes, len });
         }
+        self.source(number, post)?;
         if let Some(PostedNotice { slot, .. }) = post.notice
             && !peer.to.lines.iter().any(|lines| lines.numbers.contains(&slot))
         {

@@ -1,1 +1,753 @@
-//! Tests of the proxy over loop carriers.
+//! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
+
+use super::*;
+use crate::ir::ring::WORDS;
+use crate::sync::Arc;
+use crate::tensor::{COUNT_SHIFT, Queue, push};
+use crate::transport::SegmentSet;
+use crate::transport::layout::LINE;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+// ---- ranks ------------------------------------------------------------------------------------------------------------
+
+const RANKS: usize = 3;
+/// Lines that a sender moves in every other rank's segment: the first half carries an operation.
+const EACH: usize = 8;
+const REGION: usize = 512;
+/// Bytes before and after a region that nobody may write.
+const GUARD: usize = 64;
+const GUARD_BYTE: u8 = 0xa5;
+const PLACE: usize = REGION + 2 * GUARD;
+const LINES_END: usize = RANKS * EACH * LINE;
+const SEGMENT: usize = LINES_END + RANKS * PLACE;
+
+/// A rank: its proxy, what its kernels post to, and where their bytes are.
+struct Node {
+    proxy: Proxy,
+    queue: Queue,
+    outbox: Memory,
+}
+
+struct Rig {
+    nodes: Vec<Node>,
+    segments: Vec<SegmentSet>,
+}
+
+fn lines(sender: usize) -> Vec<Lines> {
+    let first = (sender * EACH) as u64;
+    let (middle, end) = (first + EACH as u64 / 2, first + EACH as u64);
+    vec![Lines { numbers: first..middle, matched: true }, Lines { numbers: middle..end, matched: false }]
+}
+
+impl Rig {
+    /// Ranks whose posts go through the carriers that `carrier` makes, given the ends of all ranks.
+    fn new(capacity: usize, mut carrier: impl FnMut(usize, &[Arc<LoopEnd>]) -> Box<dyn Carrier>) -> Rig {
+        let segments = SegmentSet::threads(RANKS, SEGMENT).unwrap();
+        let others = |rank: usize| (0..RANKS).filter(move |&other| other != rank);
+        let end = |rank: usize| {
+            let segment = segments[rank].segment(rank);
+            let of =
+                |s: usize| [Target::Region(0), Target::Lines].map(|target| ((s, target), place(&segment, s, target)));
+            Arc::new(LoopEnd::new(others(rank).flat_map(of).collect(), segments[rank].doorbell(rank)))
+        };
+        let ends: Vec<Arc<LoopEnd>> = (0..RANKS).map(end).collect();
+        let node = |rank: usize| {
+            let (ring, outbox) = (Ring::new(capacity), Memory::zeroed_shared(REGION));
+            let queue = ring.queue(0);
+            let to =
+                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![REGION as u64], lines: lines(rank) });
+            let proxy = Proxy::new(ProxyParts {
+                rank,
+                ring,
+                carrier: carrier(rank, &ends),
+                peers: (0..RANKS).map(to).collect(),
+                sources: vec![outbox.clone()],
+                segment: segments[rank].segment(rank),
+                inbound: others(rank).flat_map(lines).collect(),
+                doorbell: segments[rank].doorbell(rank),
+                aborts: segments[rank].aborts(),
+            });
+            Node { proxy, queue, outbox }
+        };
+        let rig = Rig { nodes: (0..RANKS).map(node).collect(), segments };
+        (0..RANKS).for_each(|rank| guards().for_each(|at| rig.byte(rank, at).store(GUARD_BYTE, Ordering::Relaxed)));
+        rig
+    }
+
+    /// Over a network that the test moves by hand.
+    fn by_hand(net: &Net) -> Rig {
+        let rig = Rig::new(64, |rank, _| Box::new(NetCarrier { rank, net: net.clone() }));
+        net.lock().segments = (0..RANKS).map(|rank| rig.segments[rank].segment(rank)).collect();
+        rig
+    }
+
+    fn byte(&self, rank: usize, at: usize) -> &AtomicU8 {
+        assert!(at < SEGMENT);
+        // SAFETY: inside a segment that `self` keeps alive; tests touch its bytes by atomics.
+        unsafe { AtomicU8::from_ptr(self.segments[rank].segment(rank).start().as_ptr().add(at)) }
+    }
+
+    /// Byte `at` of the region that `sender` has at `rank`.
+    fn arrived(&self, rank: usize, sender: usize, at: usize) -> u8 {
+        self.byte(rank, LINES_END + sender * PLACE + GUARD + at).load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, rank: usize, line: usize) -> u64 {
+        assert!((line + 1) * LINE <= LINES_END);
+        // SAFETY: as above, and aligned.
+        let word =
+            unsafe { AtomicU64::from_ptr(self.segments[rank].segment(rank).start().as_ptr().add(line * LINE).cast()) };
+        word.load(Ordering::Acquire)
+    }
+
+    /// Writes a byte of a rank's outbox, as a kernel's put.
+    fn put(&self, rank: usize, at: usize, x: u8) {
+        assert!(at < REGION);
+        // SAFETY: inside the outbox.
+        unsafe { AtomicU8::from_ptr(self.nodes[rank].outbox.start().as_ptr().add(at)) }.store(x, Ordering::Relaxed);
+    }
+
+    fn push(&self, rank: usize, words: &[u64; WORDS]) -> bool {
+        let queue = &self.nodes[rank].queue;
+        let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
+        // SAFETY: the memory of a ring.
+        unsafe { push(entries, tickets, queue.capacity().unwrap(), words) }
+    }
+
+    /// Posts `bytes` bytes of a rank's outbox to the same place at the peer, as one of `parts` parts.
+    fn deliver(&self, rank: usize, peer: usize, (at, bytes): (usize, usize), (line, word, parts): (usize, u64, u8)) {
+        let source = self.nodes[rank].outbox.start().as_ptr() as u64 + at as u64;
+        let span = PostedSpan { source, destination: at as u64, bytes: bytes as u64 };
+        let notice = PostedNotice { slot: line as u64, value: word, parts, credit: false };
+        self.post(rank, Posted { peer: peer as u32, target: 0, span: Some(span), notice: Some(notice) });
+    }
+
+    fn signal(&self, rank: usize, peer: usize, (line, word): (usize, u64), credit: bool) {
+        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, credit };
+        self.post(rank, Posted { peer: peer as u32, target: 0, span: None, notice: Some(notice) });
+    }
+
+    fn post(&self, rank: usize, post: Posted) {
+        assert!(self.push(rank, &post.words()), "the ring is full");
+    }
+
+    fn step(&self, rank: usize) -> bool {
+        let progress = self.nodes[rank].proxy.step();
+        assert_eq!(self.nodes[rank].proxy.error(), None);
+        progress
+    }
+
+    /// All ranks have been told that `rank` failed.
+    fn assert_all_told(&self, rank: usize) {
+        let cause = Cause { code: AbortCode::Failed, rank, reason: 0 };
+        assert!(self.segments[0].aborts().iter().all(|abort| abort.get() == Some(cause)));
+    }
+
+    fn assert_guards(&self) {
+        for rank in 0..RANKS {
+            let spoilt = guards().find(|&at| self.byte(rank, at).load(Ordering::Relaxed) != GUARD_BYTE);
+            assert_eq!(spoilt, None, "a byte beside a region of rank {rank}");
+        }
+    }
+}
+
+/// What a sender may write of a segment.
+fn place(segment: &Memory, sender: usize, target: Target) -> Memory {
+    match target {
+        Target::Lines => segment.part(0, LINES_END),
+        Target::Region(_) => segment.part(LINES_END + sender * PLACE + GUARD, REGION),
+    }
+}
+
+/// The bytes of a segment that nobody may write.
+fn guards() -> impl Iterator<Item = usize> {
+    let of = |sender: usize| LINES_END + sender * PLACE;
+    (0..RANKS).flat_map(move |s| (of(s)..of(s) + GUARD).chain(of(s) + GUARD + REGION..of(s) + PLACE))
+}
+
+/// A word with a count and an operation.
+fn matched(count: u64) -> u64 {
+    count << COUNT_SHIFT
+}
+
+// ---- a network that is moved by hand ------------------------------------------------------------------------------------
+
+/// What the carriers have taken and not delivered, in the order of taking.
+#[derive(Clone, Default)]
+struct Net(Arc<Mutex<Wires>>);
+
+#[derive(Default)]
+struct Wires {
+    segments: Vec<Memory>,
+    taken: Vec<Taken>,
+    events: [Vec<Event>; RANKS],
+    /// Writes it still takes before it is full; `None`: it is never full.
+    room: Option<usize>,
+    /// What the next call does instead of its work.
+    fails: Option<fn() -> ProxyError>,
+}
+
+struct Taken {
+    from: usize,
+    id: u64,
+    peer: usize,
+    bytes: Vec<u8>,
+    to: Memory,
+    notice: Option<u32>,
+    is_mail: bool,
+}
+
+impl Net {
+    fn lock(&self) -> MutexGuard<'_, Wires> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// How many writes are taken and not delivered.
+    fn len(&self) -> usize {
+        self.lock().taken.len()
+    }
+
+    /// The control lines of the writes that were taken and not delivered.
+    fn lines(&self) -> Vec<usize> {
+        self.lock()
+            .taken
+            .iter()
+            .map(|taken| taken.notice.map_or(usize::MAX, |notice| (notice >> 12) as usize))
+            .collect()
+    }
+
+    /// Delivers the n-th write that was taken and not delivered.
+    fn deliver(&self, n: usize) {
+        let mut wires = self.lock();
+        let Taken { from, id, peer, bytes, to, notice, .. } = wires.taken.remove(n);
+        assert_eq!(bytes.len(), to.bytes());
+        // SAFETY: equally long, in memory that the handle keeps alive; the receiver does not look before the notice.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.start().as_ptr(), bytes.len()) };
+        wires.events[peer].extend(notice.map(|notice| Event::Arrived { notice }));
+        wires.events[from].push(Event::Delivered { id });
+    }
+}
+
+struct NetCarrier {
+    rank: usize,
+    net: Net,
+}
+
+impl Carrier for NetCarrier {
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+        let mut wires = self.net.lock();
+        if let Some(fails) = wires.fails {
+            drop(wires);
+            return Err(fails());
+        }
+        match &mut wires.room {
+            Some(0) => return Ok(false),
+            Some(room) => *room -= 1,
+            None => {}
+        }
+        let to = place(&wires.segments[write.peer], self.rank, write.target)
+            .part(write.offset as usize, write.source.bytes());
+        let bytes = match write.source {
+            Source::Memory(memory) => crate::tensor::bytes_of(memory).unwrap(),
+            Source::Inline(bytes) => bytes.to_vec(),
+        };
+        let (is_mail, &Write { id, peer, notice, .. }) = (write.target == Target::Lines, write);
+        wires.taken.push(Taken { from: self.rank, id, peer, bytes, to, notice, is_mail });
+        Ok(true)
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+        events.append(&mut self.net.lock().events[self.rank]);
+        Ok(())
+    }
+}
+
+/// All orders of `n` things, as the positions to take them from what is left.
+fn orders(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![Vec::new()];
+    }
+    let rest = orders(n - 1);
+    (0..n).flat_map(|first| rest.iter().map(move |rest| [&[first], &rest[..]].concat())).collect()
+}
+
+// ---- order ----------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_slot_moves_when_all_parts_have_arrived_in_whatever_order() {
+    // 2000: more than a notice carries, so there is mail as well.
+    for (parts, count) in [(1u8, 1), (2, 1), (3, 1), (1, 2000), (2, 2000), (3, 2000)] {
+        let writes = usize::from(parts) + usize::from(count > 1023);
+        for order in orders(writes) {
+            let net = Net::default();
+            let rig = Rig::by_hand(&net);
+            for part in 0..usize::from(parts) {
+                rig.put(0, part, 7 + part as u8);
+                rig.deliver(0, 1, (part, 1), (2, matched(count), parts));
+            }
+            rig.step(0);
+            assert_eq!(net.len(), writes);
+            for (k, &n) in order.iter().enumerate() {
+                assert_eq!(rig.slot(1, 2), 0, "after {k} of {writes} writes, in order {order:?}");
+                net.deliver(n);
+                rig.step(1);
+            }
+            assert_eq!(rig.slot(1, 2), matched(count), "{parts} parts, in order {order:?}");
+            assert!((0..usize::from(parts)).all(|part| rig.arrived(1, 0, part) == 7 + part as u8));
+            rig.nodes[0].proxy.drain(Deadline::never()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn notices_on_one_line_go_one_after_the_other_and_those_on_other_lines_overtake_them() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    for count in 1..=3 {
+        rig.deliver(0, 1, (0, 8), (1, matched(count), 2));
+        rig.deliver(0, 1, (8, 8), (1, matched(count), 2));
+    }
+    rig.deliver(0, 1, (16, 8), (3, matched(1), 1));
+    rig.deliver(0, 2, (16, 8), (1, matched(1), 1));
+    rig.step(0);
+    assert_eq!(net.lines(), [1, 1, 3, 1], "both parts of the first, another line, and another peer");
+    for count in 1..=3 {
+        net.deliver(1);
+        rig.step(0);
+        assert!(net.lines().iter().filter(|&&line| line == 1).count() <= 2, "one part is still on its way");
+        assert_eq!(rig.slot(1, 1), matched(count - 1));
+        net.deliver(0);
+        (rig.step(0), rig.step(1));
+        assert_eq!(rig.slot(1, 1), matched(count));
+        // The next two parts come behind those that were there.
+        let mut wires = net.lock();
+        wires.taken.sort_by_key(|taken| (taken.peer != 1, taken.notice.map(|notice| notice >> 12)));
+    }
+}
+
+#[test]
+fn a_signal_waits_for_all_earlier_posts_and_lets_later_ones_overtake_it() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+    // Held, for its line.
+    rig.deliver(0, 1, (8, 8), (0, matched(2), 1));
+    rig.signal(0, 1, (4, 1), false);
+    rig.deliver(0, 1, (16, 8), (1, matched(1), 1));
+    rig.signal(0, 1, (5, 1), true);
+    rig.signal(0, 2, (4, 1), false);
+    rig.step(0);
+    assert_eq!(net.lines(), [0, 1, 5, 4], "a later delivery, a credit, and a signal to another peer");
+    (0..3).for_each(|_| net.deliver(1));
+    rig.step(0);
+    assert_eq!(net.lines(), [0], "the first delivery is still on its way");
+    net.deliver(0);
+    rig.step(0);
+    assert_eq!(net.lines(), [0], "the second delivery was held when the signal was posted, and is now on its way");
+    net.deliver(0);
+    rig.step(0);
+    assert_eq!(net.lines(), [4]);
+    net.deliver(0);
+    (rig.step(1), rig.step(2));
+    assert_eq!([0, 1, 4, 5].map(|line| rig.slot(1, line)), [matched(2), matched(1), 1, 1]);
+    rig.nodes[0].proxy.drain(Deadline::never()).unwrap();
+}
+
+#[test]
+fn a_signal_waits_for_a_post_that_a_full_carrier_refused_before_it() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    net.lock().room = Some(0);
+    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+    rig.signal(0, 1, (4, 1), false);
+    rig.step(0);
+    net.lock().room = None;
+    rig.step(0);
+    assert_eq!(net.lines(), [0]);
+    net.deliver(0);
+    rig.step(0);
+    assert_eq!(net.lines(), [4]);
+}
+
+#[test]
+fn posts_of_every_kind_survive_a_full_carrier() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    net.lock().room = Some(0);
+    rig.signal(0, 1, (4, 1), false);
+    rig.signal(0, 1, (5, 5000), true);
+    rig.deliver(0, 1, (0, 8), (0, matched(5000), 2));
+    rig.deliver(0, 1, (8, 8), (0, matched(5000), 2));
+    // One more write each time: of the signal, of mail, of its credit, of mail, of both parts.
+    for writes in 0..=6 {
+        assert_eq!(net.len(), writes);
+        (rig.step(0), rig.step(0));
+        assert_eq!(net.len(), writes);
+        net.lock().room = Some(1);
+        rig.step(0);
+    }
+    assert_eq!(net.lines(), [4, 5, 5, 0, 0, 0]);
+    (0..6).for_each(|_| net.deliver(0));
+    rig.step(1);
+    assert_eq!([0, 4, 5].map(|line| rig.slot(1, line)), [matched(5000), 1, 5000]);
+    rig.nodes[0].proxy.drain(Deadline::never()).unwrap();
+}
+
+#[test]
+fn large_jumps_and_other_operations_travel_by_mail() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    let mut mails = 0;
+    for (word, is_mailed) in [
+        (matched(1023), false),
+        (matched(1023 + 1024), true),
+        (matched(1023 + 1024 + 1023), false),
+        (matched(4000) | 9, true),
+        (matched(4001) | 9, false),
+        (matched(4002), true),
+        (matched(1 << 47) | 0xffff, true),
+    ] {
+        rig.deliver(0, 1, (0, 8), (0, word, 1));
+        rig.step(0);
+        let new = net.lock().taken.iter().filter(|taken| taken.is_mail).count();
+        assert_eq!(new, usize::from(is_mailed), "{word:#x}");
+        mails += new;
+        (0..net.len()).for_each(|_| net.deliver(0));
+        (rig.step(1), rig.step(0));
+        assert_eq!(rig.slot(1, 0), word);
+    }
+    assert_eq!(mails, 4);
+}
+
+#[test]
+fn mail_that_is_overwritten_before_it_is_read_is_an_error() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    for word in [5000, 10_000] {
+        rig.signal(0, 1, (4, word), false);
+        rig.step(0);
+        (0..net.len()).for_each(|_| net.deliver(0));
+        rig.step(0);
+    }
+    // Rank 1 has not looked in between: a kernel that does not wait for its answer.
+    rig.nodes[1].proxy.step();
+    assert!(matches!(rig.nodes[1].proxy.error(), Some(ProxyError::Notice { .. })));
+    assert_eq!(rig.slot(1, 4), 0);
+    rig.assert_all_told(1);
+}
+
+/// A carrier that takes a write only now and then.
+struct Choosy {
+    inner: LoopCarrier,
+    random: Random,
+}
+
+impl Carrier for Choosy {
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+        if self.random.below(3) > 0 { Ok(false) } else { self.inner.write(write) }
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+        self.inner.poll(events)
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// Random posts over carriers that delay, reorder and refuse: no notice is seen before what it covers.
+#[test]
+fn the_rules_of_posts_hold_in_any_order_of_a_carrier() {
+    for seed in 0..40 {
+        let rig = Rig::new([1, 4, 64][seed as usize % 3], |rank, ends| {
+            let (inner, random) = (LoopCarrier::new(rank, ends.to_vec(), Some(seed)), Random(seed * 3 + rank as u64));
+            Box::new(Choosy { inner, random })
+        });
+        let mut random = Random(seed);
+        // Every delivery has bytes of its own, so whoever sees its notice can say whether they are there.
+        let (mut at, mut words, mut posted) = (0, [0u64; EACH], Vec::new());
+        let seen = |posted: &[(usize, u64, usize, usize)]| {
+            for &(line, word, from, to) in posted {
+                if rig.slot(1, line) >= word {
+                    let missing = (from..to).find(|&at| rig.arrived(1, 0, at) != at as u8 | 1);
+                    assert_eq!(
+                        missing, None,
+                        "seed {seed}: line {line} is {word:#x}, and bytes {from} to {to} are not there"
+                    );
+                }
+            }
+        };
+        while at + 12 <= REGION {
+            let jump = random.pick(&[1, 1, 2, 1023]);
+            let (line, parts) = (random.below(EACH as u64) as usize, 1 + random.below(3) as usize);
+            let shift = if line < EACH / 2 { COUNT_SHIFT } else { 0 };
+            words[line] += jump << shift;
+            let push = |post: &dyn Fn()| {
+                while !rig.nodes[0].queue_has_room() {
+                    (rig.step(0), rig.step(1));
+                    seen(&posted);
+                }
+                post();
+            };
+            if random.below(4) == 0 {
+                push(&|| rig.signal(0, 1, (line, words[line]), false));
+                posted.push((line, words[line], 0, at));
+                continue;
+            }
+            let from = at;
+            for _ in 0..parts {
+                (at..at + 4).for_each(|at| rig.put(0, at, at as u8 | 1));
+                push(&|| rig.deliver(0, 1, (at, 4), (line, words[line], parts as u8)));
+                at += 4;
+            }
+            posted.push((line, words[line], from, at));
+        }
+        while rig.nodes[0].proxy.settle() {
+            rig.step(1);
+            seen(&posted);
+        }
+        rig.step(1);
+        seen(&posted);
+        assert_eq!(std::array::from_fn(|line| rig.slot(1, line)), words, "seed {seed}");
+        rig.assert_guards();
+    }
+}
+
+impl Node {
+    fn queue_has_room(&self) -> bool {
+        // A ring of any capacity has room when it is empty.
+        self.proxy.state.lock().unwrap().ring.is_empty()
+    }
+}
+
+#[test]
+fn several_threads_of_a_rank_may_drive_its_proxy() {
+    const COUNT: u64 = 3000;
+    let rig = Rig::new(4, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), Some(5))));
+    let is_done = || rig.slot(1, 4) == COUNT && rig.slot(0, EACH + 4) == COUNT;
+    std::thread::scope(|scope| {
+        for rank in [0, 1] {
+            let rig = &rig;
+            scope.spawn(move || {
+                for count in 1..=COUNT {
+                    let notice = PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, credit: false };
+                    let post = Posted { peer: 1 - rank as u32, target: 0, span: None, notice: Some(notice) };
+                    while !rig.push(rank, &post.words()) {
+                        rig.nodes[rank].proxy.step();
+                    }
+                }
+                rig.nodes[rank].proxy.drain(Deadline::after(Duration::from_secs(60))).unwrap();
+            });
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    // As a wait does: drive, look, and sleep.
+                    while !is_done() {
+                        let ready = || {
+                            rig.nodes[rank].proxy.step();
+                            is_done()
+                        };
+                        rig.segments[rank].doorbell(rank).sleep(ready, Duration::from_millis(20));
+                    }
+                });
+            }
+        }
+    });
+    assert!(is_done() && rig.nodes.iter().all(|node| node.proxy.error().is_none()));
+}
+
+// ---- what is not trusted ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn no_descriptor_writes_outside_of_its_region_and_lines() {
+    let mut random = Random(1);
+    let mut kinds = [0u64; 8];
+    for _ in 0..1000 {
+        let rig = Rig::new(1, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), None)));
+        let start = rig.nodes[0].outbox.start().as_ptr() as u64;
+        let segment = rig.segments[0].segment(1).start().as_ptr() as u64;
+        for number in 0..1000 {
+            let words = match number % 4 {
+                // Anything.
+                0 => std::array::from_fn(|_| random.next()),
+                // Near the limits of every field.
+                _ => {
+                    let flags = random.pick(&[1, 2, 3, 3, 3, 6, 7, 0, 8, 15, 255]);
+                    let (parts, target) =
+                        (random.pick(&[0, 1, 1, 1, 2, 3, 4, 255]), random.pick(&[0, 0, 0, 1, 0xffff]));
+                    let peer = random.pick(&[1, 1, 1, 2, 0, 3, 0x7fff_ffff, u64::from(u32::MAX)]);
+                    let region = REGION as u64;
+                    let bytes = random.pick(&[0, 1, 8, region - 1, region, region + 1, u64::MAX, u64::MAX - start + 1]);
+                    let destination =
+                        random.pick(&[0, 1, region - 8, region - 1, region, region + 1, u64::MAX - 7, u64::MAX]);
+                    let source = random.pick(&[start, start, start + 1, start + region - 1, start + region, start - 1]);
+                    let source = random.pick(&[source, source, source, 0, segment, u64::MAX, u64::MAX - 7]);
+                    let line = random.pick(&[0, 3, 4, 7, 0, 3, 4, 7, 8, 23, 24, (1 << 20) - 1, 1 << 20, u64::MAX]);
+                    let count = number + random.below(3);
+                    let value =
+                        random.pick(&[matched(count), count, matched(count) | 5, 0, matched(count * 9), u64::MAX >> 1]);
+                    let value = if random.below(5000) == 0 { u64::MAX } else { value };
+                    [flags << 56 | parts << 48 | target << 32 | peer, source, destination, bytes, line, value]
+                }
+            };
+            assert!(rig.push(0, &words));
+            // The state itself: a proxy would stop at the first error.
+            let mut state = rig.nodes[0].proxy.state.lock().unwrap();
+            let kind = match state.step(&mut false, &mut false) {
+                Ok(()) => 0,
+                Err(ProxyError::Entry { .. }) => 1,
+                Err(ProxyError::Peer { .. }) => 2,
+                Err(ProxyError::Destination { .. }) => 3,
+                Err(ProxyError::Source { .. }) => 4,
+                Err(ProxyError::Line { .. }) => 5,
+                Err(ProxyError::Backwards { .. }) => 6,
+                Err(ProxyError::Parts { .. }) => 7,
+                Err(error) => panic!("{error}"),
+            };
+            kinds[kind] += 1;
+        }
+        // What arrives is for the receivers to take, or to refuse.
+        (1..RANKS).for_each(|rank| _ = rig.nodes[rank].proxy.step());
+        rig.assert_guards();
+        for rank in 1..RANKS {
+            let stranger = (0..RANKS * EACH).find(|&line| line >= EACH && rig.slot(rank, line) != 0);
+            assert_eq!(stranger, None, "a line that rank 0 does not move, of rank {rank}");
+            assert!((0..REGION).all(|at| rig.arrived(rank, 0, at) == 0), "the outbox has only zeros");
+        }
+    }
+    assert!(kinds.iter().all(|&kind| kind > 1000), "{kinds:?}");
+}
+
+#[test]
+fn a_bad_descriptor_stops_the_proxy_with_its_cause() {
+    let rig = Rig::by_hand(&Net::default());
+    rig.deliver(0, 1, (0, 8), (EACH, matched(1), 1));
+    rig.nodes[0].proxy.step();
+    let error = ProxyError::Line { peer: 1, line: EACH as u64 };
+    assert_eq!(rig.nodes[0].proxy.error(), Some(&error));
+    assert!(!rig.nodes[0].proxy.step());
+    let drained = rig.nodes[0].proxy.drain(Deadline::never());
+    assert!(matches!(drained, Err(TransportError::Proxy(e)) if e == error));
+    rig.assert_all_told(0);
+}
+
+#[test]
+fn a_ring_of_one_descriptor_is_enough() {
+    let rig = Rig::new(1, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), None)));
+    for count in 1..100 {
+        rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
+        let other = Posted { peer: 1, target: 0, span: None, notice: None };
+        assert!(!rig.push(0, &other.words()), "it is full");
+        (rig.step(0), rig.step(1));
+        assert_eq!(rig.slot(1, 0), matched(count));
+    }
+}
+
+#[test]
+fn kernels_wait_when_too_much_is_held() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    net.lock().room = Some(0);
+    let (mut posts, post) = (0u64, |count| {
+        let notice = PostedNotice { slot: 4, value: count, parts: 1, credit: true };
+        rig.push(0, &Posted { peer: 1, target: 0, span: None, notice: Some(notice) }.words())
+    });
+    while post(posts + 1) || rig.step(0) {
+        posts = posts.max(rig.nodes[0].proxy.state.lock().unwrap().peers[1].as_ref().unwrap().held.len() as u64);
+        assert!(posts < 10 * MOST_HELD as u64, "nothing ends it");
+    }
+    assert!(posts >= MOST_HELD as u64);
+}
+
+// ---- failures -----------------------------------------------------------------------------------------------------------------
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_millis(30))
+}
+
+#[track_caller]
+fn assert_stopped(rig: &Rig, drained: Result<(), TransportError>, must: ProxyError) {
+    assert!(
+        matches!(&drained, Err(TransportError::Proxy(is)) if *is == must),
+        "{:?}",
+        drained.err().map(|e| e.to_string())
+    );
+    assert_eq!(rig.nodes[0].proxy.error(), Some(&must));
+    rig.assert_all_told(0);
+}
+
+#[test]
+fn a_carrier_that_fails_is_reported_with_the_peer() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    let failure = || ProxyError::Carrier { peer: Some(1), what: "unplugged".to_string() };
+    net.lock().fails = Some(failure);
+    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+    let drained = rig.nodes[0].proxy.drain(Deadline::never());
+    assert!(drained.as_ref().unwrap_err().to_string().contains("the network to rank 1 failed: unplugged"));
+    assert_stopped(&rig, drained, failure());
+}
+
+#[test]
+fn posts_that_are_never_confirmed_or_never_taken_are_late() {
+    for (room, count, posts) in [(None, 1, 2), (Some(0), 1, 2), (Some(0), 5000, 2), (Some(1), 5000, 3)] {
+        let net = Net::default();
+        let rig = Rig::by_hand(&net);
+        net.lock().room = room;
+        rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
+        rig.signal(0, 1, (4, 1), false);
+        let drained = rig.nodes[0].proxy.drain(soon());
+        assert_stopped(&rig, drained, ProxyError::Late { peer: 1, posts });
+    }
+}
+
+#[test]
+fn a_panic_inside_stops_the_proxy_and_tells_all_ranks() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    net.lock().fails = Some(|| panic!("as planned"));
+    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+    assert!(catch_unwind(AssertUnwindSafe(|| rig.nodes[0].proxy.step())).is_err());
+    assert!(!rig.nodes[0].proxy.step());
+    rig.assert_all_told(0);
+    assert_stopped(&rig, rig.nodes[0].proxy.drain(Deadline::never()), ProxyError::Panicked);
+}
+
+#[test]
+fn a_broken_transport_ends_a_drain_with_the_cause() {
+    let rig = Rig::by_hand(&Net::default());
+    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+    let cause = Cause { code: AbortCode::Panicked, rank: 2, reason: 0 };
+    rig.segments[2].abort_all(cause);
+    let drained = rig.nodes[0].proxy.drain(Deadline::never());
+    assert!(matches!(drained, Err(TransportError::Broken { cause: is }) if is == cause));
+    assert_eq!(rig.nodes[0].proxy.error(), None);
+}
+
+#[test]
+fn a_peer_may_be_dropped_while_its_posts_are_on_their_way() {
+    let rig = Rig::new(64, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), Some(3))));
+    rig.deliver(0, 1, (0, REGION), (0, matched(1), 1));
+    let Rig { mut nodes, mut segments } = rig;
+    nodes[0].proxy.step();
+    nodes.truncate(1);
+    segments.truncate(0);
+    nodes[0].proxy.drain(Deadline::never()).unwrap();
+}
