@@ -1,7 +1,7 @@
 //! Random small programs. They are told as stories: in some order parties touch memory, and where an access must come after one of another
 //! party, a handover between the two is added, mostly. So most programs are almost right.
 
-use super::program::{PACKETS, Party, Place, Program, SLOTS, Small, Span, Told, Touch, WORDS};
+use super::program::{Cut, PACKETS, Party, Place, Program, SLOTS, Small, Span, Told, Touch, WORDS};
 use tilewire::ir::{Access, Order, Scope};
 use tilewire_testkit::random::Random;
 
@@ -157,7 +157,8 @@ impl Story<'_> {
     /// A party posts a word to another word, and somebody waits for it.
     fn send(&mut self, party: usize) {
         let from = self.random.below(WORDS);
-        let span = Span { from, to: (from + 1) % WORDS, halves: self.random.once_in(3) };
+        let cut = if self.random.once_in(3) { Cut::Halves } else { Cut::Whole };
+        let span = Span { from, to: (from + 1) % WORDS, cut };
         // The read comes after the writes of what is read, the write after everything.
         for word in [span.from, span.to] {
             let others: Vec<usize> = self.touched[word].iter().copied().filter(|&other| other != party).collect();
@@ -167,40 +168,51 @@ impl Story<'_> {
                 }
             }
         }
-        let mut peer = self.peer();
         let to = self.random.below(self.parties.len());
-        let notice = |story: &mut Self, credit| {
-            let slot = if story.features.several && story.random.once_in(2) { 0 } else { party % SLOTS };
-            story.slots[slot] += 1;
-            Told { slot, value: story.slots[slot], credit }
-        };
-        let told = match self.random.below(3) {
-            // Bytes alone, and a signal, sooner or later; rarely to another peer, or a credit.
-            0 => {
-                self.push(party, Small::Post { peer, span: Some(span), notice: None });
-                if self.random.once_in(3) {
-                    self.access(party);
-                }
-                if self.random.once_in(8) {
-                    peer = self.peer();
-                }
-                let credit = self.random.once_in(8);
-                let told = notice(self, credit);
-                self.push(party, Small::Post { peer, span: None, notice: Some(told) });
-                told
+        match self.random.once_in(3) {
+            // The halves by themselves. Whoever waits for the second may forget the first.
+            true => {
+                let halves = [0, 1].map(|half| self.post(party, Span { cut: Cut::Half(half), ..span }));
+                let forgets = self.random.once_in(2);
+                let waited = halves.into_iter().skip(usize::from(forgets));
+                waited.for_each(|Told { slot, value, .. }| self.push(to, Small::Wait { slot, value }));
             }
-            _ => {
-                let told = notice(self, false);
-                self.push(party, Small::Post { peer, span: Some(span), notice: Some(told) });
-                told
+            false => {
+                let Told { slot, value, .. } = self.post(party, span);
+                if !self.random.once_in(8) {
+                    self.push(to, Small::Wait { slot, value });
+                }
             }
-        };
-        if !self.random.once_in(8) {
-            self.push(to, Small::Wait { slot: told.slot, value: told.value });
+        }
+        if self.random.once_in(2) {
+            self.push(to, Small::Plain(Touch { at: Place::Word(span.to), write: None }));
         }
         // Whoever comes after the copy comes after the one who waited for it.
         self.touched[span.from].push(to);
         self.touched[span.to] = vec![to];
+    }
+
+    /// A party posts bytes, and a notice of them.
+    fn post(&mut self, party: usize, span: Span) -> Told {
+        let mut peer = self.peer();
+        let slot = if self.random.once_in(2) { self.random.below(SLOTS) } else { party % SLOTS };
+        self.slots[slot] += 1;
+        let mut told = Told { slot, value: self.slots[slot], credit: false };
+        if !self.random.once_in(3) {
+            self.push(party, Small::Post { peer, span: Some(span), notice: Some(told) });
+            return told;
+        }
+        // Bytes alone, and a signal, sooner or later; rarely to another peer, or a credit.
+        self.push(party, Small::Post { peer, span: Some(span), notice: None });
+        if self.random.once_in(3) {
+            self.access(party);
+        }
+        if self.random.once_in(8) {
+            peer = self.peer();
+        }
+        told.credit = self.random.once_in(6);
+        self.push(party, Small::Post { peer, span: None, notice: Some(told) });
+        told
     }
 
     /// A rank to post to: mostly the same one.

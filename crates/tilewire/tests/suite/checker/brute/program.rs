@@ -34,12 +34,22 @@ pub struct Touch {
     pub write: Option<u64>,
 }
 
-/// Bytes that are posted: one word is copied to another, in one part or by halves.
+/// Bytes that are posted: one word is copied to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub from: usize,
     pub to: usize,
-    pub halves: bool,
+    pub cut: Cut,
+}
+
+/// How a word is posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    Whole,
+    /// In two parts.
+    Halves,
+    /// One half of it only.
+    Half(usize),
 }
 
 /// A notice that is posted.
@@ -53,10 +63,12 @@ pub struct Told {
 impl Span {
     /// The places that its parts are copied between.
     pub fn parts(self) -> Vec<(Place, Place)> {
-        let Span { from, to, halves } = self;
-        match halves {
-            true => (0..2).map(|half| (Place::Half(from * 2 + half), Place::Half(to * 2 + half))).collect(),
-            false => vec![(Place::Word(from), Place::Word(to))],
+        let Span { from, to, cut } = self;
+        let half = |half: usize| (Place::Half(from * 2 + half), Place::Half(to * 2 + half));
+        match cut {
+            Cut::Whole => vec![(Place::Word(from), Place::Word(to))],
+            Cut::Halves => vec![half(0), half(1)],
+            Cut::Half(number) => vec![half(number)],
         }
     }
 }
