@@ -10,6 +10,7 @@ pub(crate) struct Kernel {
     pub purposes: BTreeMap<usize, Vec<Purpose>>,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Transfer { from: u32, to: u32 },
     Own,

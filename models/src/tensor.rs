@@ -3,9 +3,11 @@
 #[path = "../../crates/tilewire/src/tensor/ring.rs"]
 mod ring;
 
+pub(crate) use crate::ir::Purpose;
 pub(crate) use memory::word;
 
 mod memory {
+    use super::Purpose;
     use crate::sync::AtomicU64;
     use std::cell::RefCell;
     use std::collections::BTreeMap;
@@ -63,6 +65,14 @@ mod memory {
 
         pub(crate) fn is(&self, other: &Memory) -> bool {
             self.0.start == other.0.start
+        }
+
+        pub(crate) fn for_purpose(self, _: Purpose) -> Memory {
+            self
+        }
+
+        pub(crate) fn for_operation(self, _: u16) -> Memory {
+            self
         }
 
         pub(crate) fn is_shared(&self) -> bool {

@@ -6,13 +6,6 @@ use super::target::Target;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PtxError {
-    /// An op that the GPU engine does not support.
-    Unsupported {
-        /// The op, as the text form writes it.
-        op: String,
-        /// Source line.
-        at: String,
-    },
     /// The roles of a block have more lanes than a block can.
     TooManyWarps {
         /// Warps of all copies of all roles.
@@ -47,7 +40,6 @@ pub enum PtxError {
 
 errors! {
     enum PtxError {
-        Unsupported { op, at } => "{at}: the GPU engine does not have `{op}` yet",
         TooManyWarps { warps, most } =>
             "the roles of a block have {warps} warps; {most} fit: use fewer warps or copies",
         TooManyBarriers { copies, most } =>

@@ -128,7 +128,7 @@ fn every_op_of_the_whole_group_is_refused_in_an_each() {
             },
         ]
     });
-    assert_eq!(faults, vec![Fault::SyncInEach; 11]);
+    assert_eq!(faults, vec![Fault::SyncInEach; 10]);
 }
 
 #[test]
