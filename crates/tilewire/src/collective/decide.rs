@@ -198,7 +198,7 @@ impl Knobs {
                 let largest = largest.max(choices.least_slot);
                 // Bulk copies always use small slots, and as many as there is room for.
                 let largest = if primitive == Primitive::Bulk { largest.min(LARGEST_SLOT) } else { largest };
-                let wanted = wanted.clamp(choices.least_slot, largest);
+                let wanted = wanted.max(choices.least_slot).min(largest);
                 let wanted = match types {
                     // A group that shares a part is never split.
                     [_, _, ..] if Packing::fitting_shared(types, last_per, choices.largest_of_parts).is_some() => {
