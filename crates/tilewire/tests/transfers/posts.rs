@@ -246,13 +246,13 @@ fn collectives_of_every_shape(seeds: std::ops::Range<u64>) {
 
 #[test]
 fn all_domains_and_orders_give_the_bytes_of_flat_shared_memory() {
-    collectives_of_every_shape(0..4);
+    collectives_of_every_shape(0..20);
 }
 
 #[test]
-#[ignore = "20 seeds, about 20 s: cargo test -p tilewire --test transfers posts:: -- --ignored"]
+#[ignore = "300 seeds, about a minute: cargo test -p tilewire --test transfers posts:: -- --ignored"]
 fn all_domains_and_many_orders_give_the_bytes_of_flat_shared_memory() {
-    collectives_of_every_shape(4..24);
+    collectives_of_every_shape(20..320);
 }
 
 // ---- what is carried ----------------------------------------------------------------------------------------------------
@@ -373,7 +373,11 @@ fn a_launch_that_fails_in_its_middle_ends_the_waits_of_the_others() {
     });
     failed.unwrap();
     for (rank, error) in heard.into_inner().unwrap() {
-        let error = error.expect("nobody has its whole message, or can say that it was sent");
+        // Rank 0 sends to rank 1 and receives from rank 2: both may be over before rank 1 fails.
+        let Some(error) = error else {
+            assert_eq!(rank, 0, "rank 1 fails, and rank 2 waits for it");
+            continue;
+        };
         match rank {
             1 => assert!(matches!(&error, RunError::Launch(_)), "{error}"),
             _ => assert!(matches!(&error, RunError::PeerFailed { cause, .. } if cause.rank == 1), "{error}"),

@@ -249,7 +249,11 @@ impl Proxy {
     /// Stops, and breaks the transport on all ranks.
     fn fail(&self, error: ProxyError) -> ProxyError {
         let error = self.error.get_or_init(|| error).clone();
-        let cause = Cause { code: AbortCode::Failed, rank: self.rank, reason: 0 };
+        let cause = match error {
+            // The other ranks are told the peer as well.
+            ProxyError::Late { peer, .. } => Cause::timed_out(self.rank, Some(peer)),
+            _ => Cause { code: AbortCode::Failed, rank: self.rank, reason: 0 },
+        };
         self.aborts.iter().for_each(|abort| _ = abort.set(cause));
         error
     }
