@@ -37,6 +37,8 @@ pub enum AbortCode {
     /// It found that a peer launched a different operation, or disagrees about the same one:
     /// [`Status::verdict`](super::Status::verdict) names both.
     Mismatched,
+    /// It can no longer hear of ranks in other domains: the store through which they tell each other is gone.
+    Cut,
     /// A code that this version does not know.
     Other(u8),
 }
@@ -53,8 +55,9 @@ impl AbortCode {
             AbortCode::Dropped => 7,
             AbortCode::Deadlocked => 8,
             AbortCode::Mismatched => 9,
+            AbortCode::Cut => 10,
             // Never 0, which would mean that nothing is wrong, and never a known code.
-            AbortCode::Other(code) => code.max(10),
+            AbortCode::Other(code) => code.max(11),
         }
     }
 
@@ -69,6 +72,7 @@ impl AbortCode {
             7 => AbortCode::Dropped,
             8 => AbortCode::Deadlocked,
             9 => AbortCode::Mismatched,
+            10 => AbortCode::Cut,
             code => AbortCode::Other(code),
         }
     }
@@ -139,6 +143,9 @@ impl fmt::Display for Cause {
             }
             AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
             AbortCode::Mismatched => write!(f, "rank {rank} found that a peer does something else"),
+            AbortCode::Cut => {
+                write!(f, "rank {rank} lost the store through which ranks of different hosts hear of each other")
+            }
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
@@ -240,7 +247,7 @@ mod tests {
     #[test]
     fn a_cause_survives_its_word() {
         use AbortCode::*;
-        let known = [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped];
+        let known = [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped, Deadlocked, Mismatched, Cut];
         for code in known.into_iter().chain([Other(77)]) {
             for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
                 let cause = Cause { code, rank, reason };

@@ -191,6 +191,10 @@ impl Shared {
         self.bootstrap.set(&format!("tilewire/{key}"), value, deadline)
     }
 
+    pub(super) fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.bootstrap.get(&format!("tilewire/{key}"), deadline)
+    }
+
     pub(crate) fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
         self.bootstrap.look(&format!("tilewire/{key}"), look, patience)
     }
