@@ -2,6 +2,8 @@
 
 mod domains;
 mod far;
+#[cfg(feature = "fabric")]
+mod network;
 
 use super::window::{WindowCall, WindowParts};
 #[cfg(feature = "cuda")]
@@ -12,10 +14,14 @@ use crate::cuda::Seat;
 use crate::cuda::{CudaError, Device};
 use crate::tensor::{Memory, Queue};
 use crate::transport::layout::{Geometry, LINE, Layout};
-use crate::transport::proxy::{Carrier, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, ProxyThread};
+#[cfg(feature = "fabric")]
+use crate::transport::fabric::{Choice, FabricOptions as NetworkOptions};
+use crate::transport::proxy::{
+    Carrier, Event, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyError, ProxyParts, ProxyThread, Write,
+};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
+    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
     Ticket, TransportError, World,
 };
 use domains::{are_apart, check, found};
@@ -38,9 +44,12 @@ pub struct MeshOptions<S = ShmOptions> {
     pub ring: Option<usize>,
     /// Makes the carrier between domains delay and reorder writes, from this seed: for tests.
     pub seed: Option<u64>,
-    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs always have
-    /// one. The carrier between ranks of a process needs none.
+    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs and ranks that
+    /// are processes always have one. The carrier between ranks of a process needs none.
     pub thread: bool,
+    /// The network between ranks that are processes.
+    #[cfg(feature = "fabric")]
+    pub network: NetworkOptions,
 }
 
 /// The largest ring: 64 MiB.
@@ -58,8 +67,11 @@ impl<S: Default> MeshOptions<S> {
 /// Ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All others are *far*:
 /// kernels fill an outbox and post it, and a proxy carries it to the peer.
 ///
-/// Ranks are threads of one process here, and the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on
-/// GPUs (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on GPUs
+/// (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+///
+/// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
+/// `Display` says which provider was chosen, and why. These ranks run on CPUs.
 ///
 /// [`rendezvous`]: MeshTransport::rendezvous
 ///
@@ -89,7 +101,17 @@ pub struct MeshTransport {
     /// What kernels bind to post.
     queue: Queue,
     door: Door,
-    ends: Vec<Arc<LoopEnd>>,
+    joint: Joint,
+}
+
+/// What joins the domains.
+enum Joint {
+    /// Carriers that copy, between ranks of one process. By rank.
+    Loop(Vec<Arc<LoopEnd>>),
+    /// Nothing: ranks are processes of one domain.
+    None,
+    #[cfg(feature = "fabric")]
+    Network(network::Chosen),
 }
 
 /// What connects the ranks of a domain. It spans the whole world: far peers have their tickets, status lines and abort
@@ -148,8 +170,19 @@ impl MeshTransport {
         let geometry = options.sizes.geometry(world.size());
         let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
         let reaches = |me: &domains::Place, other: &domains::Place| Ok(me.is_on_host_of(other));
-        let domains = agreed(&shared, &options, "cpu", geometry, Default::default(), reaches)?;
-        let near = ShmTransport::rendezvous(world, options.sizes)?;
+        // Processes find out when they share their segments.
+        let finds = options.domains.is_none() && shared.are_threads();
+        let mut domains = agreed(&shared, &options, "cpu", geometry, finds.then_some((Default::default(), reaches)))?;
+        let near = match shared.are_threads() {
+            true => ShmTransport::rendezvous(world, options.sizes)?,
+            false => {
+                let given = options.domains.clone().map_or(Domains::Found, Domains::Given);
+                ShmTransport::in_domains(world, options.sizes, given)?
+            }
+        };
+        if !shared.are_threads() {
+            domains = near.segments().domains().to_vec();
+        }
         let far = FarMemory::of_cpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
         Half { near: Near::Shm(near), domains, far }.meet(&shared, &options)
     }
@@ -188,7 +221,7 @@ impl MeshTransport {
         let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
         let named = (device.ordinal().to_string(), device.uuid());
         let reaches = |_: &domains::Place, other: &domains::Place| reaches_place(device, other);
-        let domains = agreed(&shared, &options, "gpu", geometry, named, reaches)?;
+        let domains = agreed(&shared, &options, "gpu", geometry, Some((named, reaches)))?;
         let near = NvlTransport::rendezvous(world, device, options.sizes)?;
         let far = FarMemory::of_gpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
         let far = shared.all_have("mesh", far, world.deadline())?;
@@ -216,7 +249,7 @@ impl MeshTransport {
         let ends: Vec<Arc<LoopEnd>> = halves.iter().map(|half| Arc::new(half.end())).collect();
         let whole = |half: Half| {
             let carrier = LoopCarrier::new(half.rank().index(), ends.clone(), options.seed);
-            half.over(Box::new(carrier), ends.clone(), true)
+            half.over(Box::new(carrier), Joint::Loop(ends.clone()), true)
         };
         halves.into_iter().map(whole).collect()
     }
@@ -231,9 +264,23 @@ impl MeshTransport {
         self.far.get(peer.index()).is_some_and(Option::is_some)
     }
 
-    /// Bytes that have come to this rank by posts.
+    /// Bytes that have come to this rank by posts. Over a network: bytes that this rank has sent.
     pub fn carried_bytes(&self) -> u64 {
-        self.ends[self.rank().index()].bytes()
+        match &self.joint {
+            Joint::Loop(ends) => ends[self.rank().index()].bytes(),
+            Joint::None => 0,
+            #[cfg(feature = "fabric")]
+            Joint::Network(chosen) => chosen.bytes(),
+        }
+    }
+
+    /// The network between domains, if there is one.
+    #[cfg(feature = "fabric")]
+    pub fn network(&self) -> Option<&Choice> {
+        match &self.joint {
+            Joint::Network(chosen) => Some(chosen.choice()),
+            _ => None,
+        }
     }
 
     /// Ends it, when all ranks have come to do so. Collective, as [`ShmTransport::close`].
@@ -261,18 +308,27 @@ impl Half {
         LoopEnd::new(self.far.targets(), self.far.bell.clone())
     }
 
-    /// Joins the ranks of a process by carriers that copy. Collective.
+    /// Joins the domains. Collective.
     fn meet<S>(self, world: &Shared, options: &MeshOptions<S>) -> Result<MeshTransport, TransportError> {
+        if !world.are_threads() {
+            if self.domains.len() == 1 {
+                return self.over(Box::new(Nowhere), Joint::None, false);
+            }
+            #[cfg(feature = "fabric")]
+            return network::join(self, world, &options.network);
+            #[cfg(not(feature = "fabric"))]
+            return Err(TransportError::NoNetwork);
+        }
         let ends = world.show("mesh", Arc::new(self.end()), world.deadline())?.expect("ranks are threads");
         let carrier = LoopCarrier::new(self.rank().index(), ends.clone(), options.seed);
-        self.over(Box::new(carrier), ends, options.thread)
+        self.over(Box::new(carrier), Joint::Loop(ends), options.thread)
     }
 
     /// The transport over a carrier. `thread`: the proxy has one although nothing here needs it.
     fn over(
         self,
         carrier: Box<dyn Carrier>,
-        ends: Vec<Arc<LoopEnd>>,
+        joint: Joint,
         thread: bool,
     ) -> Result<MeshTransport, TransportError> {
         let (me, Half { near, domains, far }) = (self.rank(), self);
@@ -303,11 +359,25 @@ impl Half {
             // On a CPU, waiting threads sleep on the rank's doorbell, and this thread must not be counted there: each
             // signal of a near peer would wake it.
             true if on_gpu => Some(ProxyThread::start(&proxy, far.bell)?),
-            true => Some(ProxyThread::start_alone(&proxy)?),
+            // No bell tells of what a network brings.
+            true => Some(ProxyThread::start_alone(&proxy, !matches!(joint, Joint::Loop(_)))?),
             false => None,
         };
         let door = near.transport().door().expect("both have a door").clone().with_proxy(proxy);
-        Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, ends })
+        Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, joint })
+    }
+}
+
+/// The carrier of ranks that have no far peers.
+struct Nowhere;
+
+impl Carrier for Nowhere {
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+        Err(ProxyError::Peer { peer: write.peer })
+    }
+
+    fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
+        Ok(())
     }
 }
 
@@ -323,18 +393,18 @@ fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, T
     Ok(peer.map(|peer| device.reaches(&peer)).transpose().map_err(CudaError::from)?.unwrap_or(false))
 }
 
-/// Agrees on the domains, once all ranks have told their options and nobody objects. Collective.
+/// Agrees on the options, and on the domains if they are given or to be found: `finds` has the number and name of this
+/// rank's device, and tells if its kernels reach the memory of another rank. Collective.
 fn agreed<S: fmt::Debug>(
     world: &Shared,
     options: &MeshOptions<S>,
     engine: &'static str,
     geometry: Geometry,
-    device: (String, String),
-    reaches: impl Fn(&domains::Place, &domains::Place) -> Result<bool, TransportError>,
+    finds: Option<((String, String), impl Fn(&domains::Place, &domains::Place) -> Result<bool, TransportError>)>,
 ) -> Result<Vec<Vec<u32>>, TransportError> {
     let ranks = world.size();
     let objection = (options.domains.as_ref().and_then(|given| check(given, ranks).err()))
-        .or_else(|| (!world.are_threads()).then_some(not_threads()))
+        .or_else(|| (!world.are_threads() && engine == "gpu").then(not_threads))
         .or_else(|| objections(options, geometry));
     Parameters::new("mesh")
         .with("engine", engine)
@@ -343,9 +413,10 @@ fn agreed<S: fmt::Debug>(
         .with("seed", format!("{:?}", options.seed))
         .object(objection)
         .agree(world, &[], world.deadline())?;
-    match &options.domains {
-        Some(given) => Ok(given.clone()),
-        None => found(world, device, reaches),
+    match (&options.domains, finds) {
+        (Some(given), _) => Ok(given.clone()),
+        (None, Some((device, reaches))) => found(world, device, reaches),
+        (None, None) => Ok(Vec::new()),
     }
 }
 
@@ -354,7 +425,7 @@ fn objections<S>(options: &MeshOptions<S>, geometry: Geometry) -> Option<Transpo
 }
 
 fn not_threads() -> TransportError {
-    let what = "a mesh joins ranks of one process so far: use World::threads".to_string();
+    let what = "a mesh of GPU ranks joins ranks of one process so far: use World::threads".to_string();
     TransportError::Peer { rank: Rank::new(0), what }
 }
 
@@ -453,6 +524,19 @@ impl Transport for MeshTransport {
 
 impl fmt::Debug for MeshTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MeshTransport(rank {} of {}, domains {:?})", self.rank(), self.world_size(), self.domains)
+        write!(f, "MeshTransport(rank {} of {}, {self})", self.rank(), self.world_size())
+    }
+}
+
+impl fmt::Display for MeshTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let domains: Vec<String> = self.domains.iter().map(|domain| format!("{domain:?}")).collect();
+        write!(f, "domains {}", domains.join(" "))?;
+        match &self.joint {
+            Joint::Loop(_) => f.write_str(", joined by copies within the process"),
+            Joint::None => Ok(()),
+            #[cfg(feature = "fabric")]
+            Joint::Network(chosen) => write!(f, ", joined by {}", chosen.choice()),
+        }
     }
 }

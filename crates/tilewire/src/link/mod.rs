@@ -18,6 +18,7 @@
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
+//! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |
@@ -26,6 +27,8 @@
 
 mod any;
 mod contract;
+#[cfg(feature = "fabric")]
+mod fabric;
 #[cfg(all(test, feature = "cuda"))]
 mod default_sizes;
 mod fitness;
@@ -39,6 +42,10 @@ mod window;
 
 pub use any::AnyTransport;
 pub use contract::{Tensors, Transport};
+#[cfg(feature = "fabric")]
+pub use crate::transport::fabric::FabricOptions as NetworkOptions;
+#[cfg(feature = "fabric")]
+pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;
 pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]

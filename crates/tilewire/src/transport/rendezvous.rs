@@ -203,7 +203,8 @@ impl Shared {
         Ok(self.bootstrap.barrier(&format!("tilewire/{name}"), deadline)?)
     }
 
-    fn gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    /// What each rank puts in, by rank. Collective.
+    pub(crate) fn gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
         self.bootstrap.all_gather(&format!("tilewire/{name}"), value, deadline)
     }
 
@@ -322,6 +323,10 @@ pub enum TransportError {
     },
     /// The proxy that carries posts has stopped.
     Proxy(ProxyError),
+    /// There is no network between the domains: the error of the network's own type.
+    Network(Arc<dyn Error + Send + Sync>),
+    /// The library was built without networks.
+    NoNetwork,
     /// Some ranks did not close in time.
     NotClosed {
         /// The rank that waited.
@@ -359,6 +364,10 @@ errors! {
         Domains { domains, ranks } =>
             "the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
+        Network(error) => "{error}",
+        NoNetwork =>
+            "ranks of several domains are processes, and this program was built without networks: build tilewire with \
+             its feature `fabric`",
         NotClosed { ranks, after, .. } => (
             "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that \
              this one left out",
@@ -367,6 +376,13 @@ errors! {
     }
     source { Bootstrap(error) => error.source(), Segment(error) => error.source() }
     from { BootstrapError => Bootstrap, SegmentError => Segment, NoMemory => NoMemory, ProxyError => Proxy }
+}
+
+#[cfg(feature = "fabric")]
+impl From<super::fabric::NetworkError> for TransportError {
+    fn from(error: super::fabric::NetworkError) -> Self {
+        TransportError::Network(Arc::new(error))
+    }
 }
 
 /// Groups the ranks by value, in the order in which the values first appear.

@@ -48,6 +48,8 @@ use wire::{Announced, Announcement, Arrivals};
 
 /// Entries taken from the ring before arrivals are looked for again.
 const BATCH: usize = 64;
+/// Steps that take everything that has arrived by a given moment.
+const MOST_PORTIONS: usize = 1000;
 /// Held posts to one peer from which on the ring is left to fill up, so that kernels wait.
 const MOST_HELD: usize = 1024;
 /// Idle rounds before a launch that drains begins to sleep, and how long it sleeps: deliveries ring no doorbell.
@@ -234,8 +236,12 @@ impl Proxy {
     /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this rank
     /// are not delivered yet.
     pub(crate) fn settle(&self) -> bool {
-        if let Ok(mut state) = self.enter() {
-            self.step_inside(&mut state);
+        // A carrier may report arrivals in portions. Bounded, since peers may send without a pause.
+        for _ in 0..MOST_PORTIONS {
+            let progress = self.enter().is_ok_and(|mut state| self.step_inside(&mut state));
+            if !progress {
+                break;
+            }
         }
         self.is_busy()
     }

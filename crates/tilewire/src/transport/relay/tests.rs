@@ -126,6 +126,10 @@ fn a_rank_that_is_lost_or_gives_up_is_told_by_the_store() {
         if gives_up {
             world.stores[1].abort("no memory");
         } else {
+            // It ends without a word.
+            let mut relay = world.relays[1].take().unwrap();
+            relay.is_closed = true;
+            drop(relay);
             world.stores[1].is_lost();
         }
         let told = Some(Cause { code, rank: 1, reason: 0 });
