@@ -70,9 +70,8 @@ impl AddressVector {
         padded[..address.len()].copy_from_slice(address);
         let mut addr = sys::ADDR_UNSPEC;
         // SAFETY: the vector is open, and the address is longer than what the provider reads.
-        let inserted = unsafe {
-            ((*(*self.vector).ops).insert)(self.vector, padded.as_ptr().cast(), 1, &mut addr, 0, null_mut())
-        };
+        let inserted =
+            unsafe { ((*(*self.vector).ops).insert)(self.vector, padded.as_ptr().cast(), 1, &mut addr, 0, null_mut()) };
         match inserted {
             1 => Ok(Peer { addr, vector: self.vector as usize }),
             0 => Err(bad()),

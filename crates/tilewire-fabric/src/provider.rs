@@ -56,7 +56,8 @@ impl Provider {
         let mut all: Vec<Provider> = Vec::new();
         for provider in found.each().filter_map(provider) {
             // Some providers are listed several times.
-            let is_known = |known: &Provider| known.fabric() == provider.fabric() && known.to_string() == provider.to_string();
+            let is_known =
+                |known: &Provider| known.fabric() == provider.fabric() && known.to_string() == provider.to_string();
             if !all.iter().any(is_known) {
                 all.push(provider);
             }

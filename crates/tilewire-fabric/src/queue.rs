@@ -23,9 +23,7 @@ pub(crate) struct Cq {
 impl Cq {
     /// A queue, if wanted and possible with a descriptor.
     pub fn open(domain: &Domain, size: usize, descriptor: bool) -> Result<Cq, FabricError> {
-        if descriptor
-            && let Ok(mut queue) = Cq::with(domain, size, sys::WAIT_FD)
-        {
+        if descriptor && let Ok(mut queue) = Cq::with(domain, size, sys::WAIT_FD) {
             let mut fd: RawFd = -1;
             // SAFETY: the queue is open; the call writes a descriptor, which stays the queue's.
             let result = unsafe {
@@ -71,8 +69,7 @@ impl Cq {
         let mut entries = [empty; BATCH];
         for _ in 0..CALLS {
             // SAFETY: the queue is open, and of this format; there is room for as many entries.
-            let result =
-                unsafe { ((*(*self.queue).ops).read)(self.queue, entries.as_mut_ptr().cast(), entries.len()) };
+            let result = unsafe { ((*(*self.queue).ops).read)(self.queue, entries.as_mut_ptr().cast(), entries.len()) };
             let number = match usize::try_from(result) {
                 Ok(number) => number.min(BATCH),
                 Err(_) if result == -(sys::EAGAIN as isize) => return Ok(()),

@@ -65,7 +65,8 @@ fn fetch(folder: &Path) -> Result<(), String> {
         let needed = output(Command::new("apt-cache").args(["depends", "--no-recommends", "--no-suggests"]).arg(name))?;
         let needed = needed.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         // Libraries alone. The C library is here, whatever else is.
-        let wanted = |name: &&str| (name.starts_with("lib") || name.starts_with("ibverbs")) && !name.starts_with("libc6");
+        let wanted =
+            |name: &&str| (name.starts_with("lib") || name.starts_with("ibverbs")) && !name.starts_with("libc6");
         let new: Vec<String> =
             needed.filter(wanted).filter(|new| names.iter().all(|name| name != new)).map(str::to_string).collect();
         names.extend(new);

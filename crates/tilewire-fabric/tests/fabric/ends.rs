@@ -4,7 +4,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tilewire_fabric::{Completion, Domain, Endpoint, EndpointOptions, Library, Posted, Provider, Query, Region, Remote};
+use tilewire_fabric::{
+    Completion, Domain, Endpoint, EndpointOptions, Library, Posted, Provider, Query, Region, Remote,
+};
 
 /// Everything here takes far less.
 pub const LONG: Duration = Duration::from_secs(30);

@@ -109,7 +109,7 @@ fn echo(name: &str) {
 }
 
 const BYTES: usize = 4 << 20;
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 30;
 
 #[test]
 fn bytes_go_to_another_process_and_come_back() {
