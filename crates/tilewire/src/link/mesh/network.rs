@@ -36,8 +36,7 @@ impl Chosen {
 /// Joins this rank to its far peers. Collective.
 pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Result<MeshTransport, TransportError> {
     let deadline = world.deadline();
-    let hello = deadline.remaining();
-    let options = hello.map_or_else(|| options.clone(), |left| options.clone().hello(left.min(options.hello_time())));
+    let options = deadline.remaining().map_or(options.clone(), |left| options.clone().hello_within(left));
     let opened = Opened::new(&half, world, options);
     let card = opened.as_ref().map(|opened| opened.told.to_bytes()).unwrap_or_default();
     let card = world.all_have("mesh/opened", opened.map(|opened| (opened, card)), deadline);
