@@ -219,6 +219,11 @@ impl Endpoint {
         self.operations.len()
     }
 
+    /// True if as many writes are under way as may be.
+    pub fn is_full(&self) -> bool {
+        self.operations.free().is_none()
+    }
+
     /// Writes a part of a region. [`Completion::Done`] with `token` follows.
     ///
     /// # Errors
@@ -287,13 +292,15 @@ impl Endpoint {
         })
     }
 
-    /// Writes a few bytes, which are copied before the call returns. No completion follows, unless it fails.
+    /// Writes a few bytes, at most [`inject_bytes`](Provider::inject_bytes), which are copied before the call returns. No
+    /// completion follows, unless it fails.
     ///
     /// # Errors
     /// If they are more than the provider copies, or what it says.
-    pub fn inject_write(&mut self, to: Remote, bytes: &[u8]) -> Result<Posted, FabricError> {
-        let (peer, from) = (self.peers.addr(to.peer)?, self.place(Source::Copied(bytes))?);
-        // SAFETY: the endpoint is open, the bytes are borrowed, and the peer is one of its address vector.
+    pub fn inject_write(&mut self, to: Remote, source: Source<'_>) -> Result<Posted, FabricError> {
+        let (peer, from) = (self.peers.addr(to.peer)?, self.place(source, self.provider().inject_bytes())?);
+        // SAFETY: the endpoint is open, the bytes are borrowed or part of a region, and the peer is one of its address
+        // vector.
         let result = unsafe {
             ((*(*self.endpoint).rma).inject)(self.endpoint, from.start, from.bytes, peer, to.address, to.key)
         };
@@ -304,8 +311,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// As there.
-    pub fn inject_writedata(&mut self, to: Remote, bytes: &[u8], data: u64) -> Result<Posted, FabricError> {
-        let (peer, from) = (self.peers.addr(to.peer)?, self.place(Source::Copied(bytes))?);
+    pub fn inject_writedata(&mut self, to: Remote, source: Source<'_>, data: u64) -> Result<Posted, FabricError> {
+        let (peer, from) = (self.peers.addr(to.peer)?, self.place(source, self.provider().inject_bytes())?);
         // SAFETY: as above.
         let result = unsafe {
             ((*(*self.endpoint).rma).injectdata)(self.endpoint, from.start, from.bytes, data, peer, to.address, to.key)
@@ -345,7 +352,11 @@ impl Endpoint {
         token: u64,
         call: impl FnOnce(*mut sys::FidEp, (sys::Addr, u64, u64), Place, *mut c_void) -> isize,
     ) -> Result<Posted, FabricError> {
-        let (peer, from) = (self.peers.addr(to.peer)?, self.place(source)?);
+        let most = match source {
+            Source::Region { .. } => self.provider().message_bytes(),
+            Source::Copied(_) => self.provider().inject_bytes(),
+        };
+        let (peer, from) = (self.peers.addr(to.peer)?, self.place(source, most)?);
         let Some((number, context)) = self.operations.free() else { return Ok(Posted::Again) };
         let posted = self.posted("a write", call(self.endpoint, (peer, to.address, to.key), from, context))?;
         if posted == Posted::Taken {
@@ -358,20 +369,17 @@ impl Endpoint {
         Ok(posted)
     }
 
-    /// Where the bytes of a write are.
-    fn place(&self, source: Source<'_>) -> Result<Place, FabricError> {
-        let (place, most) = match source {
+    /// Where the bytes of a write are, at most `most` of them.
+    fn place(&self, source: Source<'_>, most: usize) -> Result<Place, FabricError> {
+        let place = match source {
             Source::Region { region, offset, bytes } => {
                 if !Arc::ptr_eq(&region.0.domain.0, &self.domain.0) {
                     return Err(FabricError::Foreign);
                 }
                 let (start, desc) = region.part(offset, bytes)?;
-                (Place { start, bytes, desc }, self.provider().message_bytes())
+                Place { start, bytes, desc }
             }
-            Source::Copied(bytes) => {
-                let place = Place { start: bytes.as_ptr().cast(), bytes: bytes.len(), desc: null_mut() };
-                (place, self.provider().inject_bytes())
-            }
+            Source::Copied(bytes) => Place { start: bytes.as_ptr().cast(), bytes: bytes.len(), desc: null_mut() },
         };
         match place.bytes > most {
             true => Err(FabricError::TooLong { bytes: place.bytes, most }),

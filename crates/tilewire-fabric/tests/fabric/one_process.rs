@@ -91,13 +91,13 @@ fn a_few_bytes_are_copied_when_they_are_posted() {
         let to = ends[0].meet(&card);
         for k in 0..100u64 {
             let mut bytes = k.to_le_bytes();
-            post(&mut ends, 0, |end| end.endpoint.inject_writedata(to, &bytes, !k).unwrap());
+            post(&mut ends, 0, |end| end.endpoint.inject_writedata(to, Source::Copied(&bytes), !k).unwrap());
             bytes.fill(0xff);
             drive(&mut ends, |ends| ends[1].take(&Completion::Arrived { data: !k }));
             let got = std::array::from_fn(|at| ends[1].memory.get(at));
             assert_eq!(u64::from_le_bytes(got), k, "{name}");
         }
-        post(&mut ends, 0, |end| end.endpoint.inject_write(to, &[7; 8]).unwrap());
+        post(&mut ends, 0, |end| end.endpoint.inject_write(to, Source::Copied(&[7; 8])).unwrap());
         drive(&mut ends, |ends| ends[1].memory.get(7) == 7);
     }
 }
@@ -149,7 +149,7 @@ fn a_wrong_key_writes_nothing() {
         let to = ends[0].meet(&card);
         ends[0].memory.set(0, 9);
         // Connected, with the right key.
-        post(&mut ends, 0, |end| end.endpoint.inject_writedata(to, &[1], 1).unwrap());
+        post(&mut ends, 0, |end| end.endpoint.inject_writedata(to, Source::Copied(&[1]), 1).unwrap());
         drive(&mut ends, |ends| ends[1].take(&Completion::Arrived { data: 1 }));
         let wrong = Remote { key: to.key ^ 0x10, ..to };
         post(&mut ends, 0, |end| {
@@ -198,7 +198,7 @@ fn offsets_above_4_gib_are_exact() {
         let to = ends[0].meet(&card);
         let at = (4 << 30) + 77;
         let place = Remote { address: to.address + at as u64, ..to };
-        post(&mut ends, 0, |end| end.endpoint.inject_writedata(place, &[0xa7; 3], 3).unwrap());
+        post(&mut ends, 0, |end| end.endpoint.inject_writedata(place, Source::Copied(&[0xa7; 3]), 3).unwrap());
         drive(&mut ends, |ends| ends[1].take(&Completion::Arrived { data: 3 }));
         // SAFETY: inside; nobody writes there now.
         let read = |at: usize| unsafe { start.as_ptr().add(at).read_volatile() };
@@ -247,7 +247,7 @@ fn misuse_is_an_error_with_values() {
         assert_eq!(refused, FabricError::Range { offset: 4000, bytes: 97, region: 4096 });
         assert!(ends[0].endpoint.write(to, (&region, usize::MAX, 2), 0).is_err());
         let most = ends[0].endpoint.provider().inject_bytes();
-        let refused = ends[0].endpoint.inject_write(to, &vec![0; most + 1]).unwrap_err();
+        let refused = ends[0].endpoint.inject_write(to, Source::Copied(&vec![0; most + 1])).unwrap_err();
         assert_eq!(refused, FabricError::TooLong { bytes: most + 1, most });
         // A peer and a region of the other end.
         let region = ends[1].region.clone();

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use tilewire_fabric::{Completion, Endpoint, EndpointOptions, Posted, Remote, Source};
+use tilewire_fabric::{Completion, Endpoint, EndpointOptions, Posted, Source};
 
 /// Names the part of a child, and what it is about.
 const PART: &str = "TILEWIRE_FABRIC_PART";
@@ -306,7 +306,7 @@ fn a_descriptor_wakes_its_sleeper() {
     for round in 0..ROUNDS as u64 {
         let data = 8 << 32 | round << 1;
         let since = Instant::now();
-        while end.endpoint.inject_writedata(Remote { ..to }, &[1; 8], data).unwrap() == Posted::Again {
+        while end.endpoint.inject_writedata(to, Source::Copied(&[1; 8]), data).unwrap() == Posted::Again {
             end.poll();
             assert!(since.elapsed() < LONG);
         }

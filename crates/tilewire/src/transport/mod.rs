@@ -32,6 +32,8 @@ mod door;
 mod doorbell;
 mod endpoint;
 mod error;
+#[cfg(feature = "fabric")]
+pub mod fabric;
 mod futex;
 mod gathering;
 mod launcher;

@@ -51,7 +51,7 @@ const FOLDERS: &[Folder] = &[
 const SHARED: &[&str] = &["sync"];
 /// Modules of `crates/tilewire-testkit` that unit tests of the library may use: they name no type of the library. Those that do name types
 /// of another build of it, and are for tests outside of the library.
-const TESTKIT: &[&str] = &["mutations", "random"];
+const TESTKIT: &[&str] = &["libfabric", "mutations", "random"];
 /// Longer than this, a file is two files.
 const MAX_LINES: usize = 700;
 /// Files that may be longer, each with its reason. None so far, and none wanted.
