@@ -239,8 +239,12 @@ impl<'l> Launch<'l> {
     fn failed(&self, mut error: RunError) -> RunError {
         let Some(first) = self.hosts.first() else { return error };
         let own = |code| Cause { code, rank: first.rank().index(), reason: 0 };
-        if let Some(stopped) = self.proxies().find_map(|proxy| proxy.error()) {
+        if let Some(stopped) = self.proxies().find_map(|proxy| proxy.broke()) {
             error = TransportError::from(stopped.clone()).into();
+        } else if let (RunError::Transport(stopped), Some(cause)) = (&error, self.broken_by_others())
+            && matches!(**stopped, TransportError::Proxy(_))
+        {
+            error = TransferError::Broken { cause }.into();
         }
         let late = self.late(&error);
         // This must come after reading the status lines. A rank whose launch failed still shows as waiting until it has

@@ -13,16 +13,16 @@ use crate::cuda::Seat;
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaError, Device};
 use crate::tensor::{Memory, Queue};
-use crate::transport::layout::{Geometry, LINE, Layout};
 #[cfg(feature = "fabric")]
 use crate::transport::fabric::{Choice, FabricOptions as NetworkOptions};
+use crate::transport::layout::{Geometry, LINE, Layout};
 use crate::transport::proxy::{
     Carrier, Event, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyError, ProxyParts, ProxyThread, Write,
 };
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
-    Ticket, TransportError, World,
+    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank,
+    SegmentSet, Ticket, TransportError, World,
 };
 use domains::{are_apart, check, found};
 use far::{FarMemory, FarPeer, lines_of};
@@ -325,12 +325,7 @@ impl Half {
     }
 
     /// The transport over a carrier. `thread`: the proxy has one although nothing here needs it.
-    fn over(
-        self,
-        carrier: Box<dyn Carrier>,
-        joint: Joint,
-        thread: bool,
-    ) -> Result<MeshTransport, TransportError> {
+    fn over(self, carrier: Box<dyn Carrier>, joint: Joint, thread: bool) -> Result<MeshTransport, TransportError> {
         let (me, Half { near, domains, far }) = (self.rank(), self);
         let (layout, control, ranks) = (near.layout(), near.control(), near.transport().world_size());
         let is_far = |peer: Rank| far.peers[peer.index()].is_some();
@@ -339,7 +334,7 @@ impl Half {
             let regions = vec![layout.geometry().per_peer_bytes as u64];
             is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
         };
-        let proxy = Arc::new(Proxy::new(ProxyParts {
+        let proxy = Proxy::new(ProxyParts {
             rank: me.index(),
             carrier,
             peers: Rank::all(ranks).map(to).collect(),
@@ -349,7 +344,13 @@ impl Half {
             doorbell: far.bell.clone(),
             aborts: control.aborts(),
             ring: far.ring,
-        }));
+        });
+        let door = near.transport().door().expect("both have a door").clone();
+        let departures = door.departures().filter(|_| !matches!(joint, Joint::Loop(_))).cloned();
+        let proxy = Arc::new(match departures {
+            Some(departures) => proxy.with_departures(departures),
+            None => proxy,
+        });
         let (on_gpu, has_far) = (near.transport().seat().is_some(), far.peers.iter().any(Option::is_some));
         #[cfg(feature = "cuda")]
         if let Near::Nvl(near) = &near {
@@ -363,7 +364,7 @@ impl Half {
             true => Some(ProxyThread::start_alone(&proxy, !matches!(joint, Joint::Loop(_)))?),
             false => None,
         };
-        let door = near.transport().door().expect("both have a door").clone().with_proxy(proxy);
+        let door = door.with_proxy(proxy);
         Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, joint })
     }
 }

@@ -27,10 +27,10 @@
 
 mod any;
 mod contract;
-#[cfg(feature = "fabric")]
-mod fabric;
 #[cfg(all(test, feature = "cuda"))]
 mod default_sizes;
+#[cfg(feature = "fabric")]
+mod fabric;
 mod fitness;
 #[cfg(feature = "cuda")]
 mod gpu_memory;
@@ -40,10 +40,10 @@ mod nvl;
 mod shm;
 mod window;
 
-pub use any::AnyTransport;
-pub use contract::{Tensors, Transport};
 #[cfg(feature = "fabric")]
 pub use crate::transport::fabric::FabricOptions as NetworkOptions;
+pub use any::AnyTransport;
+pub use contract::{Tensors, Transport};
 #[cfg(feature = "fabric")]
 pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;

@@ -6,8 +6,8 @@ use tilewire::link::{
 };
 use tilewire::transport::{Rank, RankError, TransportError, World};
 use tilewire::{
-    Algorithm, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, reduce_scatter, send,
-    sendrecv,
+    Algorithm, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, reduce_scatter,
+    send, sendrecv,
 };
 use tilewire_testkit::libfabric;
 

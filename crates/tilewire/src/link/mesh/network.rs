@@ -91,7 +91,8 @@ impl Opened {
             let is_far = half.far.peers[rank.index()].is_some();
             let told = || {
                 let told = Told::parse(card).filter(|told| told.staging.len() == cards.len());
-                let what = || "what it said about its network is malformed: do all ranks run the same version?".to_string();
+                let what =
+                    || "what it said about its network is malformed: do all ranks run the same version?".to_string();
                 told.ok_or_else(|| TransportError::Peer { rank, what: what() })
             };
             far.push(if is_far { Some(told()?) } else { None });
