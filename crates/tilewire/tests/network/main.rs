@@ -5,6 +5,6 @@
 
 mod fabric;
 mod faults;
-
+mod namespaces;
 mod relayed;
 mod suite;
