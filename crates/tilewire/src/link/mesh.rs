@@ -1,7 +1,7 @@
 //! Domains of ranks that map each other's memory, joined by posts.
 
 use super::window::{WindowCall, WindowParts};
-use super::{ShmOptions, ShmTransport, Transport};
+use super::{Machine, ShmOptions, ShmTransport, Transport};
 use crate::tensor::{Memory, Queue, Ring};
 use crate::transport::layout::{LINE, Layout};
 use crate::transport::proxy::{Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, Target};
@@ -218,6 +218,10 @@ impl Transport for MeshTransport {
             lines: PostedLines::of(layout, me),
         };
         Some(PeerEndpoint::posted(layout, (me, &self.near.segments().segment(me.index())), posted))
+    }
+
+    fn machines(&self) -> Vec<Machine> {
+        self.near.machines()
     }
 
     #[inline]
