@@ -63,7 +63,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn processors() -> impl Strategy<Value = Processor> {
-        (any::<bool>(), (512usize << 10)..=(2 << 20)).prop_map(|(intel, second_level)| Processor { intel, second_level })
+        (any::<bool>(), (512usize << 10)..=(2 << 20))
+            .prop_map(|(intel, second_level)| Processor { intel, second_level })
     }
 
     /// Runs ranks that claim to have these processors, near each other or far.

@@ -197,7 +197,8 @@ mod tests {
             let error = text.parse::<Machine>().unwrap_err();
             assert!(error.to_string().starts_with(&format!("'{text}' describes no machine")), "{error}");
         }
-        let said = [cpu(true, 5).to_string(), "nonsense".to_string()].map(|text| vec!["version".to_string(), text]).to_vec();
+        let said =
+            [cpu(true, 5).to_string(), "nonsense".to_string()].map(|text| vec!["version".to_string(), text]).to_vec();
         assert!(matches!(Machine::heard(&said), Err(TransportError::Peer { rank, .. }) if rank == Rank::new(1)));
     }
 

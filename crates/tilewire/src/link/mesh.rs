@@ -167,7 +167,9 @@ fn too_many_lines(sizes: &ShmOptions, ranks: usize) -> Option<TransportError> {
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
         value: sizes.geometry(ranks).max_slots,
-        expected: format!("small enough that a rank has at most {MOST_LINES} control lines; it has {lines}"),
+        expected: format!(
+            "small enough, or max_blocks_per_peer, that a rank has at most {MOST_LINES} control lines; it has {lines}"
+        ),
     })
 }
 

@@ -39,9 +39,9 @@ mod nvl;
 mod shm;
 mod window;
 
+pub use crate::processor::Processor;
 pub use any::AnyTransport;
 pub use contract::{Tensors, Transport};
-pub use crate::processor::Processor;
 pub use fitness::check_transfer;
 pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};

@@ -6,10 +6,10 @@
 //!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that can reach it
 //! ```
 
-use super::{Machine, Transport};
 use super::gpu_memory::{Sharing, own_memory, share};
 use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
+use super::{Machine, Transport};
 use crate::cuda::{AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream};
 use crate::tensor::{Between, Memory};
 use crate::transport::bootstrap::LocalBootstrap;
