@@ -1,7 +1,7 @@
 //! Domains of ranks that map each other's memory, joined by posts.
 
 use super::window::{WindowCall, WindowParts};
-use super::{ShmOptions, ShmTransport, Transport};
+use super::{Machine, ShmOptions, ShmTransport, Transport};
 use crate::tensor::{Memory, Queue, Ring};
 use crate::transport::layout::{LINE, Layout};
 use crate::transport::proxy::{Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, Target};
@@ -167,7 +167,9 @@ fn too_many_lines(sizes: &ShmOptions, ranks: usize) -> Option<TransportError> {
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
         value: sizes.geometry(ranks).max_slots,
-        expected: format!("small enough that a rank has at most {MOST_LINES} control lines; it has {lines}"),
+        expected: format!(
+            "small enough, or max_blocks_per_peer, that a rank has at most {MOST_LINES} control lines; it has {lines}"
+        ),
     })
 }
 
@@ -218,6 +220,10 @@ impl Transport for MeshTransport {
             lines: PostedLines::of(layout, me),
         };
         Some(PeerEndpoint::posted(layout, (me, &self.near.segments().segment(me.index())), posted))
+    }
+
+    fn machines(&self) -> Vec<Machine> {
+        self.near.machines()
     }
 
     #[inline]

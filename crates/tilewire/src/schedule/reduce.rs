@@ -45,6 +45,7 @@ pub fn reduce_tiles<'t>(
     combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
     let packing = Packing::new(types, tiling.tile_len());
+    packing.note_whole(r, onward.slot_bytes);
     let receives: Vec<_> = from.iter().map(|ops| StagedRecv::begin(r, ops, plan)).collect();
     let sends: Vec<_> = to.iter().map(|ops| StagedSend::begin(r, ops, onward)).collect();
     let steps = tiling.for_tiles(r, |step, tile| {

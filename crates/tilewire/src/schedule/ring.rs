@@ -57,6 +57,7 @@ pub(crate) fn ring_gather_any<'t>(
     keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
 ) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
+    packing.note_whole(r, plan.slot_bytes);
     let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
     let rounds = ranks as i64 - 1;
     let tiles = tiling.for_tiles(r, |number, tile| {
@@ -124,7 +125,10 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
     let tiles = tiling.for_tiles(r, |number, tile: Tile<'t>| {
         let first = number * steps;
         let of = |shard: usize| tile.within(r, len(shard));
-        let spans = |packing: Packing, shard: usize| move |base| packing.spans(base, of(shard).positions());
+        let spans = |packing: Packing, shard: usize| {
+            packing.note_whole(r, plan.slot_bytes);
+            move |base| packing.spans(base, of(shard).positions())
+        };
         send.step_in_parts(first, &spans(partial, 1), |to| {
             of(1).each(r, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
