@@ -72,6 +72,7 @@ impl Transport for AnyTransport {
         fn world_size(&self) -> usize;
         fn link(&self, peer: Rank) -> LinkShape;
         fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+        fn domain(&self, rank: Rank) -> Option<usize>;
         fn door(&self) -> Option<&Door>;
         fn fail(&self, cause: Cause);
         fn seat(&self) -> Option<&Seat>;

@@ -220,6 +220,10 @@ impl Transport for MeshTransport {
         Some(PeerEndpoint::posted(layout, (me, &self.near.segments().segment(me.index())), posted))
     }
 
+    fn domain(&self, rank: Rank) -> Option<usize> {
+        domain_of(&self.domains, rank)
+    }
+
     #[inline]
     fn door(&self) -> Option<&Door> {
         Some(&self.door)
