@@ -410,6 +410,10 @@ impl Transport for MeshTransport {
         self.near.transport().machines()
     }
 
+    fn domain(&self, rank: Rank) -> Option<usize> {
+        domain_of(&self.domains, rank)
+    }
+
     #[inline]
     fn door(&self) -> Option<&Door> {
         Some(&self.door)
