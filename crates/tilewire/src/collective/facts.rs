@@ -43,6 +43,11 @@ impl WorldFacts {
         self.on_gpu() || self.copies > 1
     }
 
+    /// True in a world of GPUs, or in the rehearsal of one, some of which reach each other by posts.
+    pub(super) fn is_gpu_mesh(&self) -> bool {
+        self.has_far && self.for_gpu()
+    }
+
     /// Bytes of scratch for the bulk copies of a role. Each of a block's two roles has whole slots of the largest size
     /// in its half of the shared memory. The rest is left for the values that their hooks exchange.
     pub(super) fn bulk_scratch(&self) -> usize {

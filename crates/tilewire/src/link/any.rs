@@ -73,6 +73,7 @@ impl Transport for AnyTransport {
         fn link(&self, peer: Rank) -> LinkShape;
         fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
         fn machines(&self) -> Vec<Machine>;
+        fn domain(&self, rank: Rank) -> Option<usize>;
         fn door(&self) -> Option<&Door>;
         fn fail(&self, cause: Cause);
         fn seat(&self) -> Option<&Seat>;

@@ -49,6 +49,13 @@ pub trait Transport {
         vec![Machine::here(self.seat()); self.world_size()]
     }
 
+    /// The number of a rank's domain: ranks of one domain reach each other by loads and stores, all others by posts. The
+    /// same on all ranks. The links between near ranks then have the constants of a rank's link to itself. `None` if
+    /// this is not known; no algorithm then makes use of domains.
+    fn domain(&self, _rank: Rank) -> Option<usize> {
+        None
+    }
+
     // ---- how launches wait and end ------------------------------------------------------------------------------
 
     /// Abort word, doorbells, deadline, and what is known about the other ranks. Without a door, launches poll, and

@@ -17,6 +17,7 @@ use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
 use crate::transport::meeting::Meeting;
 use crate::transport::pairing::Names;
+use crate::transport::proxy::Proxy;
 use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
@@ -25,8 +26,8 @@ use crate::transport::{
     PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Verdict, World,
 };
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -133,6 +134,8 @@ pub struct NvlTransport {
     door: Door,
     watch: Watch,
     watcher: Watcher,
+    /// What carries posts of this rank's kernels to others, if anything does.
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
 }
 
 /// What a rank makes for itself: control segments and their watch, the device memory of all ranks, the seat of its
@@ -279,7 +282,8 @@ impl NvlTransport {
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("nvl/{serial}"), &control, departures);
         let door = desk.door(&control);
-        let stalls = StallWatch::new(own, desk.status.clone(), desk.names().clone());
+        let proxy = Arc::default();
+        let stalls = StallWatch::new(own, desk.status.clone(), desk.names().clone(), Arc::clone(&proxy));
         let watcher = Watcher::start(abort, doorbell, seat.clone(), stalls)?;
         Ok(NvlTransport {
             desk,
@@ -294,7 +298,28 @@ impl NvlTransport {
             door,
             watch,
             watcher,
+            proxy,
         })
+    }
+
+    /// Posts of this rank's kernels are on their way until this proxy has delivered them: no wait is judged before.
+    pub(super) fn post_by(&self, proxy: &Arc<Proxy>) {
+        _ = self.proxy.set(proxy.clone());
+    }
+
+    /// The layout of every rank's segment.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Abort words and doorbells.
+    pub(super) fn control(&self) -> &SegmentSet {
+        &self.control
+    }
+
+    /// This rank's segment.
+    pub(super) fn own_segment(&self) -> &Memory {
+        self.segments[self.rank().index()].as_ref().expect("a rank reaches its own memory")
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -433,6 +458,7 @@ struct StallWatch {
     rank: usize,
     status: Status,
     names: Names,
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
     /// The last two different marks, each with the probe that was read before it.
     seen: [(u64, u64); 2],
     /// The published wait. `looks` counts the looks since then: of a launch's several waits, each look may see another.
@@ -444,8 +470,14 @@ impl StallWatch {
     /// Time between two looks.
     const PERIOD: Duration = Duration::from_millis(20);
 
-    fn new(rank: usize, status: Status, names: Names) -> StallWatch {
-        StallWatch { rank, status, names, seen: [(0, 0); 2], told: None, looks: 0 }
+    fn new(rank: usize, status: Status, names: Names, proxy: Arc<OnceLock<Arc<Proxy>>>) -> StallWatch {
+        StallWatch { rank, status, names, proxy, seen: [(0, 0); 2], told: None, looks: 0 }
+    }
+
+    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way: they may end the
+    /// wait of another rank, although this one waits.
+    fn settle(&self) -> bool {
+        self.proxy.get().is_some_and(|proxy| proxy.settle())
     }
 
     /// Looks before another wait of the same launch is published: long enough for two ranks to answer each other. A
@@ -471,11 +503,15 @@ impl StallWatch {
         // If the device is gone, nothing is known about it.
         if let Some(since) = self.status.host_waits_since()
             && stream.is_idle().unwrap_or(false)
+            // What ended launches posted is theirs to give until it is delivered.
+            && !self.settle()
         {
             self.status.device_is_idle(since);
         }
         let (host_waits, probe) = (stream.host_waits(), self.status.device_probe());
-        let stalled = launches.stalled();
+        // After the probe, and before the mark: the kernel's next poll finds what had arrived when the probe was read.
+        let posts = self.settle();
+        let stalled = launches.stalled().filter(|_| !posts);
         // Read after the mark: a wait that gives up reports first, and then takes its mark back.
         match launches.reported() {
             Some(CudaError::OtherOperation(by)) => return self.tell_of(&by),

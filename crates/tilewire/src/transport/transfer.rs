@@ -256,6 +256,13 @@ pub enum TransferError {
         /// Ranks in the world.
         ranks: usize,
     },
+    /// Two levels that this world has not, or that the settings leave no room for.
+    NotTwoLevel {
+        /// The collective.
+        collective: &'static str,
+        /// What is missing, and what to do.
+        why: &'static str,
+    },
     /// An algorithm that does not exist for this collective.
     NoAlgorithm {
         /// The algorithm.
@@ -355,6 +362,8 @@ errors! {
             "{what} has {len} elements, which do not make {ranks} equal chunks, one for each rank: pad it to {}",
             len.next_multiple_of((*ranks).max(1))
         ),
+        NotTwoLevel { collective, why } =>
+            "a two-level {collective} is not possible here: {why}; or use one-shot, or leave the algorithm out",
         NoAlgorithm { algorithm, collective } =>
             "there is no {algorithm} {collective}: leave the algorithm out, or see Algorithm for what there is",
         BufferTooSmall { bytes, buffer } => "a message of {bytes} bytes does not fit a buffer of {buffer} bytes",

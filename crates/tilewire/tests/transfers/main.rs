@@ -21,4 +21,5 @@ mod sendrecv_processes;
 mod shm_transport;
 #[cfg(target_os = "linux")]
 mod stranger;
+mod two_level;
 mod untouched;
