@@ -411,7 +411,7 @@ impl Transport for MeshTransport {
     }
 
     fn domain(&self, rank: Rank) -> Option<usize> {
-        domain_of(&self.domains, rank)
+        self.domains.iter().position(|domain| domain.contains(&rank.number()))
     }
 
     #[inline]

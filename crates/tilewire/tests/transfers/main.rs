@@ -6,6 +6,8 @@ mod bootstrap;
 mod case;
 mod collectives;
 mod doorbell;
+#[cfg(feature = "check")]
+mod every_domain;
 mod every_link;
 #[cfg(feature = "check")]
 mod examples;
