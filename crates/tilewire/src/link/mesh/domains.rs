@@ -93,14 +93,10 @@ pub(super) fn check(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportE
     Err(TransportError::Domains { domains: domains.to_vec(), ranks })
 }
 
-/// The number of a rank's domain.
-pub(super) fn domain_of(domains: &[Vec<u32>], rank: Rank) -> Option<usize> {
-    domains.iter().position(|domain| domain.contains(&rank.number()))
-}
-
 /// True if two ranks are in different domains.
 pub(super) fn are_apart(domains: &[Vec<u32>], a: Rank, b: Rank) -> bool {
-    domain_of(domains, a) != domain_of(domains, b)
+    let of = |rank: Rank| domains.iter().position(|domain| domain.contains(&rank.number()));
+    of(a) != of(b)
 }
 
 #[cfg(test)]
