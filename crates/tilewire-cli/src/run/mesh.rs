@@ -98,6 +98,11 @@ impl Domains {
         Ok(Domains(domains))
     }
 
+    /// The ranks of each.
+    pub fn lists(&self) -> Vec<Vec<usize>> {
+        self.0.iter().map(|domain| domain.iter().map(|&rank| rank as usize).collect()).collect()
+    }
+
     /// The number of listed ranks.
     pub fn ranks(&self) -> usize {
         self.0.iter().map(Vec::len).sum()

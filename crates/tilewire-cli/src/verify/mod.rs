@@ -345,6 +345,10 @@ fn all(request: &Request) -> Result<ExitCode> {
         if let (Some(device), Some(mesh), true) = (&device, mesh, posts_on_device && request.only.is_empty()) {
             let replays = posts::replays(device, mesh, ranks, request.replays);
             tally.count("cuda, graphs of posts", outcome(&asked.among(ranks), replays));
+            let bad = posts::bad_post(device, mesh, ranks);
+            tally.count("cuda, posts that fail", outcome(&format!("a bad post, {}", asked.among(ranks)), bad));
+            let missing = posts::missing_peer(device, mesh, ranks);
+            tally.count("cuda, posts that fail", outcome(&format!("no far peer, {}", asked.among(ranks)), missing));
             let large = posts::large(device, mesh, ranks, LARGE);
             tally.count("cuda, a GiB by posts", outcome(&asked.among(ranks), large));
         }

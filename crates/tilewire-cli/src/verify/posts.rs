@@ -1,14 +1,15 @@
 //! Virtual GPU ranks in domains that post to each other: a captured graph of several collectives, replayed with new data,
-//! and a message much larger than all staging.
+//! a message much larger than all staging, and launches that cannot succeed.
 
 use crate::run::Mesh;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::sync::Arc;
-use tilewire::collective::PreparedExchange;
+use std::time::{Duration, Instant};
+use tilewire::collective::{Launch, PreparedExchange};
 use tilewire::cuda::Device;
 use tilewire::link::{MeshTransport, NvlOptions, Transport};
-use tilewire::transport::Rank;
-use tilewire::{Knobs, RunError, Tensor, all_reduce, all_to_all, sendrecv};
+use tilewire::transport::{PeerEndpoint, Rank, There};
+use tilewire::{Knobs, RunError, Tensor, all_reduce, all_to_all, kernel, recv, send, sendrecv};
 
 /// Elements that one rank sends to another in an all-to-all: an odd number, in more than one slot.
 const CHUNK: usize = 1001;
@@ -67,6 +68,53 @@ pub fn replays(device: &Arc<Device>, mesh: &Mesh, ranks: usize, replays: u64) ->
     drop((graph, ops));
     let carried: u64 = links.iter().map(MeshTransport::carried_bytes).sum();
     ensure!(carried > 0, "nothing has gone by posts");
+    Ok(())
+}
+
+/// A kernel of rank 0 posts for a control line that is not its own while all others wait: every rank hears why, at once.
+pub fn bad_post(device: &Arc<Device>, mesh: &Mesh, ranks: usize) -> Result<()> {
+    let links = mesh.virtual_ranks(device, ranks, small())?;
+    let Some(far) = Rank::all(ranks).find(|&peer| links[0].is_far(peer)) else { return Ok(()) };
+    let start = Instant::now();
+    let mut launches = Vec::new();
+    for link in [&links[0], &links[far.index()]] {
+        let peer = if link.rank().index() == 0 { far } else { Rank::new(0) };
+        let endpoint = link.endpoint(peer).context("a peer")?;
+        let There::Posted(posted) = &endpoint.there else { bail!("rank {peer} is not far") };
+        let traced = kernel("bad", |k| {
+            let queue = k.queue("posts", posted.queue.clone());
+            let tail = k.slots("tail", std::slice::from_ref(&endpoint.here.signals.tail), PeerEndpoint::SLOT_STRIDE);
+            k.role("wait", 1).run(|r| {
+                if link.rank().index() == 0 {
+                    r.post_signal(queue, i64::from(far.number()), 1i64 << 19, 1i64);
+                }
+                r.wait(tail.slot(0i64, 0i64), 1i64);
+            });
+        })?;
+        launches.push(Launch::new(link, &traced)?);
+    }
+    launches.iter_mut().try_for_each(|launch| launch.run())?;
+    let errors: Vec<RunError> = launches.iter_mut().filter_map(|launch| launch.sync().err()).collect();
+    let [own, other] = &errors[..] else { bail!("{} of 2 ranks were told", errors.len()) };
+    ensure!(own.to_string().contains("control line 524288"), "rank 0: {own}");
+    let by_rank_0 = matches!(other, RunError::PeerFailed { cause, .. } if cause.rank == 0);
+    ensure!(by_rank_0, "rank {far}: {other}");
+    ensure!(start.elapsed() < Duration::from_secs(5), "it took {:?}", start.elapsed());
+    Ok(())
+}
+
+/// A far peer that never comes: the rank reports within its deadline whom it waited for.
+pub fn missing_peer(device: &Arc<Device>, mesh: &Mesh, ranks: usize) -> Result<()> {
+    let links = mesh.virtual_ranks(device, ranks, small())?;
+    let Some(far) = Rank::all(ranks).find(|&peer| links[0].is_far(peer)) else { return Ok(()) };
+    let (x, y) = (device.zeros::<u32>(1000)?, device.zeros::<u32>(1000)?);
+    let mut take = recv(&links[0], &y, far).deadline(Duration::from_millis(300)).build()?;
+    let _never = send(&links[far.index()], &x, Rank::new(0)).build()?;
+    take.run()?;
+    let error = take.sync().err().context("a receive without a send succeeds")?;
+    let RunError::Timeout(timeout) = &error else { bail!("another error than a timeout: {error}") };
+    ensure!(timeout.peer == Some(far), "{error}");
+    ensure!(links.iter().all(|link| link.broken().is_some()), "the transport is not broken");
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use super::FabricTransport;
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::window::{WindowCall, WindowParts};
-use super::{MeshTransport, ShmTransport, Transport};
+use super::{Machine, MeshTransport, ShmTransport, Transport};
 use crate::cuda::Seat;
 use crate::hook::Block;
 use crate::schedule::Peer;
@@ -94,6 +94,8 @@ macro_rules! delegate {
                 fn world_size(&self) -> usize;
                 fn link(&self, peer: Rank) -> LinkShape;
                 fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+                fn machines(&self) -> Vec<Machine>;
+                fn domain(&self, rank: Rank) -> Option<usize>;
                 fn door(&self) -> Option<&Door>;
                 fn fail(&self, cause: Cause);
                 fn seat(&self) -> Option<&Seat>;

@@ -6,9 +6,9 @@ mod far;
 mod network;
 
 use super::window::{WindowCall, WindowParts};
+use super::{Machine, ShmOptions, ShmTransport, Transport};
 #[cfg(feature = "cuda")]
 use super::{NvlOptions, NvlTransport};
-use super::{ShmOptions, ShmTransport, Transport};
 use crate::cuda::Seat;
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaError, Device};
@@ -443,7 +443,9 @@ fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
         value: geometry.max_slots,
-        expected: format!("small enough that a rank has at most {MOST_LINES} control lines; it has {lines}"),
+        expected: format!(
+            "small enough, or max_blocks_per_peer, that a rank has at most {MOST_LINES} control lines; it has {lines}"
+        ),
     })
 }
 
@@ -474,6 +476,14 @@ impl Transport for MeshTransport {
             lines: PostedLines::of(layout, me),
         };
         Some(PeerEndpoint::posted_in(layout, me, far.here(&self.lines), posted))
+    }
+
+    fn machines(&self) -> Vec<Machine> {
+        self.near.transport().machines()
+    }
+
+    fn domain(&self, rank: Rank) -> Option<usize> {
+        self.domains.iter().position(|domain| domain.contains(&rank.number()))
     }
 
     #[inline]

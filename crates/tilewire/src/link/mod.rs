@@ -20,6 +20,7 @@
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
 //! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
+//! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |
 //! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
@@ -34,12 +35,14 @@ mod fabric;
 mod fitness;
 #[cfg(feature = "cuda")]
 mod gpu_memory;
+mod machine;
 mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod shm;
 mod window;
 
+pub use crate::processor::Processor;
 #[cfg(feature = "fabric")]
 pub use crate::transport::fabric::FabricOptions as NetworkOptions;
 pub use any::AnyTransport;
@@ -47,6 +50,7 @@ pub use contract::{Tensors, Transport};
 #[cfg(feature = "fabric")]
 pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;
+pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};

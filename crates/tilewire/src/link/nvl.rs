@@ -6,9 +6,10 @@
 //!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that can reach it
 //! ```
 
-use super::Transport;
 use super::gpu_memory::{Sharing, own_memory, share};
+use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
+use super::{Machine, Transport};
 use crate::cuda::{AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream};
 use crate::tensor::{Between, Memory};
 use crate::transport::bootstrap::LocalBootstrap;
@@ -128,6 +129,7 @@ pub struct NvlTransport {
     /// The device of every rank: its number in its process, and its name for all processes.
     ordinals: Vec<u32>,
     devices: Vec<String>,
+    machines: Vec<Machine>,
     control: SegmentSet,
     door: Door,
     watch: Watch,
@@ -146,6 +148,7 @@ struct Places {
     segments: Vec<Option<Memory>>,
     ordinals: Vec<u32>,
     devices: Vec<String>,
+    machines: Vec<Machine>,
 }
 
 /// The number of the next rendezvous of this process.
@@ -167,7 +170,7 @@ impl NvlTransport {
         };
         // Relaxed: it only has to differ each time.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let said = Parameters::new("nvl")
+        let said = (Machine::of_device(device, 1).say(Parameters::new("nvl")))
             .with("per_peer_bytes", geometry.per_peer_bytes)
             .with("max_blocks_per_peer", geometry.max_blocks_per_peer)
             .with("max_slots", geometry.max_slots)
@@ -177,7 +180,8 @@ impl NvlTransport {
             .with("device", device.uuid())
             .with("serial", serial)
             .object(objection)
-            .agree(&world, &["ordinal", "device", "serial"], deadline)?;
+            .agree(&world, &[MACHINE, "ordinal", "device", "serial"], deadline)?;
+        let machines = Machine::heard(&said)?;
         let layout = layout.expect("whoever has no layout objects");
         let last = |of: &Vec<String>, back: usize| of[of.len() - back].clone();
         let serial = last(&said[0], 1);
@@ -185,7 +189,9 @@ impl NvlTransport {
         let ordinals: Vec<u32> = said.iter().map(|of| last(of, 3).parse().unwrap_or(0)).collect();
         let made = Self::make(&world, device, &layout, &ordinals, &devices);
         let (control, watch, segments, seat) = world.all_have("nvl", made, deadline)?;
-        let places = Places { seat, segments, ordinals, devices };
+        let sharers = |device: &String| devices.iter().filter(|of| *of == device).count();
+        let machines = machines.into_iter().zip(&devices).map(|(of, device)| of.shared_by(sharers(device))).collect();
+        let places = Places { seat, segments, ordinals, devices, machines };
         Self::assemble(world, serial, layout, options.copies as u32, places, (control, watch))
     }
 
@@ -255,7 +261,8 @@ impl NvlTransport {
             let seat = Seat { stream, abort, sharers: count as u32, launches };
             let segments = buffers.iter().map(|buffer| Some(buffer.memory())).collect();
             let (ordinals, devices) = (vec![device.ordinal(); count], vec![device.uuid(); count]);
-            let places = Places { seat, segments, ordinals, devices };
+            let machines = vec![Machine::of_device(device, count); count];
+            let places = Places { seat, segments, ordinals, devices, machines };
             let (serial, copies) = (serial.clone(), options.copies as u32);
             Self::assemble(world, serial, layout.clone(), copies, places, (control, watch))
         };
@@ -267,7 +274,7 @@ impl NvlTransport {
         serial: String,
         layout: Layout,
         copies: u32,
-        Places { seat, segments, ordinals, devices }: Places,
+        Places { seat, segments, ordinals, devices, machines }: Places,
         (control, watch): (SegmentSet, Watch),
     ) -> Result<NvlTransport, TransportError> {
         let own = control.rank();
@@ -286,6 +293,7 @@ impl NvlTransport {
             segments,
             ordinals,
             devices,
+            machines,
             control,
             door,
             watch,
@@ -383,6 +391,10 @@ impl Transport for NvlTransport {
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let (mine, theirs) = (self.segments[self.rank().index()].as_ref()?, self.segments[peer.index()].as_ref()?);
         Some(PeerEndpoint::between(&self.layout, (self.rank(), mine), (peer, theirs)))
+    }
+
+    fn machines(&self) -> Vec<Machine> {
+        self.machines.clone()
     }
 
     #[inline]
