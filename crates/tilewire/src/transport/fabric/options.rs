@@ -82,7 +82,7 @@ impl FabricOptions {
         self
     }
 
-    /// Bytes of one write of the provider at most, if that is less than what it takes.
+    /// Bytes of registered memory in one write of the provider at most, if that is less than what it takes.
     pub fn message_bytes(mut self, bytes: usize) -> FabricOptions {
         self.message_bytes = bytes.max(1);
         self
