@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tilewire_fabric::{Completion, Endpoint, EndpointOptions, Posted, Source};
 
 /// Names the part of a child, and what it is about.
-const PART: &str = "TILEWIRE_FABRIC_PART";
+const PART: &str = "FABRIC_TEST_PART";
 
 struct Helper {
     child: Child,

@@ -239,8 +239,11 @@ impl FabricCarrier {
     /// Lets this rank write to a memory of a peer, by the place that the peer's `register` returned.
     ///
     /// # Errors
-    /// If the place is not understood.
+    /// If the place is not understood, or the peer is not connected.
     pub fn accept(&mut self, peer: usize, target: Target, place: &[u8]) -> Result<(), NetworkError> {
+        if self.peers.get(peer).is_none_or(Option::is_none) {
+            return Err(NetworkError::Unconnected { peer });
+        }
         let place = Place::parse(peer, place)?;
         self.targets.insert((peer, target), place);
         Ok(())

@@ -88,7 +88,7 @@ impl FabricOptions {
         self.hello(hello)
     }
 
-    /// Bytes of one write of the provider at most, if that is less than what it takes.
+    /// Bytes of registered memory in one write of the provider at most, if that is less than what it takes.
     pub fn message_bytes(mut self, bytes: usize) -> FabricOptions {
         self.message_bytes = bytes.max(1);
         self

@@ -230,8 +230,12 @@ impl Posts {
             (_, None) => What::Nothing,
         };
         let (total, most) = (post.bytes.len(), self.message_bytes);
-        // Every part but the last one is a silent write of its own.
-        let before = total.saturating_sub(1) / most;
+        // Every part but the last one is a silent write of its own. Copied bytes always fit: an echo must not be cut into
+        // writes that are echoed themselves.
+        let before = match post.bytes {
+            Bytes::Region { .. } => total.saturating_sub(1) / most,
+            Bytes::Copied { .. } => 0,
+        };
         let cut = self.next;
         self.next += 1;
         for part in 0..before {

@@ -231,6 +231,7 @@ fn ways(library: &Path) -> Vec<(String, FabricOptions)> {
 fn the_rules_of_posts_hold_over_every_provider() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     for (number, (name, options)) in ways(library).into_iter().enumerate() {
+        println!("{name}");
         let region = 2048;
         let rig = Rig::new(2, [1, 4, 64][number % 3], region, &options);
         let mut random = Random::new(number as u64);
@@ -315,7 +316,7 @@ fn large_deliveries_arrive_exactly_in_messages_of_any_size() {
 #[test]
 fn three_ranks_post_to_each_other_simultaneously() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
-    const COUNT: u64 = 1500;
+    const COUNT: u64 = 200;
     for (name, options) in ways(library).into_iter().step_by(2) {
         let rig = Rig::new(3, 8, 512, &options);
         // Each in a thread of its own, as a rank drives its proxy.
@@ -326,7 +327,9 @@ fn three_ranks_post_to_each_other_simultaneously() {
                     let others: Vec<usize> = (0..3).filter(|&other| other != rank).collect();
                     let since = Instant::now();
                     let drive = || {
-                        rig.nodes[rank].proxy.step();
+                        if !rig.nodes[rank].proxy.step() {
+                            std::thread::yield_now();
+                        }
                         assert!(since.elapsed() < PATIENCE, "rank {rank}: {:?}", rig.nodes[rank].proxy.error());
                     };
                     for count in 1..=COUNT {
@@ -595,6 +598,8 @@ fn what_is_not_registered_or_outside_is_refused() {
     refused(write(1, Source::Inline(&[1; 65]), Target::Region(3), 0), "at most 64");
     refused(write(0, Source::Inline(&[1; 8]), Target::Region(3), 0), "not connected");
     refused(write(7, Source::Inline(&[1; 8]), Target::Region(3), 0), "not connected");
+    let unconnected = carriers[0].accept(0, Target::Lines, &place).unwrap_err();
+    assert_eq!(unconnected, NetworkError::Unconnected { peer: 0 });
     carriers[0].register(&own).unwrap();
     assert!(carriers[0].write(&write(1, Source::Memory(&own), Target::Region(3), 0)).unwrap());
     carriers[0].unregister(&own);
