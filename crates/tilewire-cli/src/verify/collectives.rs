@@ -1,6 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain
 //! computations on the host.
 
+use super::COPIES;
 use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
@@ -76,7 +77,7 @@ impl Asked<'static> {
         device: None,
         mesh: None,
         schedules: false,
-        copies: 4,
+        copies: COPIES,
     };
 }
 
@@ -278,8 +279,9 @@ fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
         plans.swap_remove(random.below(plans.len()));
     }
     if asked.device.is_some() && asked.has_far(ranks) {
-        let large = large_plans(ranks).into_iter().filter(named);
-        plans.extend(large);
+        // Once is enough.
+        let large = if asked.copies == COPIES { large_plans(ranks) } else { Vec::new() };
+        plans.extend(large.into_iter().filter(named));
         plans.iter_mut().enumerate().for_each(|(n, plan)| set_warps(&mut plan.case.config, asked.copies, n));
     }
     plans

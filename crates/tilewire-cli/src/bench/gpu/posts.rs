@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `post` | a kernel posts signals one after the other, and the host takes them from the ring: time per post | a hand-written kernel that fills the same ring |
 //! | `ping` | a kernel posts 8 bytes, both ranks' proxies carry them, a kernel waits for them: one way | host, kernel, host: a hand-written round trip, which crosses the bus as often |
-//! | `oneway`, `all_to_all`, `all_reduce` | launches over the mesh, with the host's `run` and `sync` | the carrier's copies: this thread copies the bytes that cross, between the same kinds of memory |
+//! | `oneway`, `all_to_all`, `all_reduce`, below 1 MiB | launches over the mesh, with the host's `run` and `sync` | the same between near ranks |
+//! | ... from 1 MiB on | the same | the carrier's copies: this thread copies the bytes that cross, between the same kinds of memory |
 
 use super::cases::Plan;
 use super::race::median_of;
@@ -17,10 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tilewire::collective::{Launch, PreparedExchange};
 use tilewire::cuda::{self, Buffer, Device, Foreign, Grid, Seat, Settings, Stream};
-use tilewire::link::{MeshTransport, NvlOptions, Transport};
+use tilewire::link::{MeshTransport, NvlOptions, NvlTransport, Transport};
 use tilewire::tensor::{Memory, Ring};
 use tilewire::transport::{PeerEndpoint, Rank, There};
-use tilewire::{Knobs, all_reduce, all_to_all, kernel, recv, send};
+use tilewire::{all_reduce, all_to_all, kernel, recv, send};
 
 /// The cases.
 pub const KEYS: [&str; 5] = ["post", "ping", "oneway", "all_to_all", "all_reduce"];
@@ -175,9 +176,26 @@ impl Posts<'_> {
     fn messages(&mut self, key: &str, bytes: usize) -> Result<()> {
         let ranks = if key == "oneway" { 2 } else { self.mesh.count(None).ok().flatten().unwrap_or(4) };
         let links = self.mesh.virtual_ranks(&self.device, ranks, NvlOptions::default())?;
-        let config = Knobs { slot_bytes: self.plan.config.slot_bytes, ..self.plan.config };
-        let (len, mut tensors, mut ops) = (bytes / 8, Vec::new(), Vec::new());
-        for (me, link) in links.iter().enumerate() {
+        let carried = || links.iter().map(MeshTransport::carried_bytes).sum::<u64>();
+        let (ours, launches) = self.launches(key, &links.iter().collect::<Vec<_>>(), bytes)?;
+        let crossing = carried() / launches;
+        let limit = if bytes < 1 << 20 {
+            let near = NvlTransport::virtual_ranks(&self.device, ranks, NvlOptions::default())?;
+            ("the same between near ranks".to_string(), self.launches(key, &near.iter().collect::<Vec<_>>(), bytes)?.0)
+        } else {
+            ("copies of the carrier".to_string(), self.copies(crossing as usize)?)
+        };
+        let each = format!("{} cross", Size(crossing as usize));
+        let target = if bytes < 1 << 20 { 0.3 } else { 0.5 };
+        self.push(&format!("{key}, {ranks} ranks"), bytes, ranks, ours, limit, each, target);
+        Ok(())
+    }
+
+    /// The median time of launches of all ranks, and how many there were.
+    fn launches<L: Transport>(&self, key: &str, links: &[&L], bytes: usize) -> Result<(f64, u64)> {
+        let (ranks, len, config) = (links.len(), bytes / 8, self.plan.config);
+        let (mut tensors, mut ops) = (Vec::new(), Vec::new());
+        for (me, &link) in links.iter().enumerate() {
             let chunks = if key == "all_to_all" { ranks } else { 1 };
             let data: Vec<u64> = (0..chunks * len).map(|i| (i * 31 + me) as u64).collect();
             let (x, y) = (self.device.tensor(&data)?, self.device.zeros::<u64>(chunks * len)?);
@@ -190,21 +208,25 @@ impl Posts<'_> {
             tensors.push((x, y));
         }
         run_all(&mut ops)?;
-        let before: u64 = links.iter().map(MeshTransport::carried_bytes).sum();
-        run_all(&mut ops)?;
-        let crossing = links.iter().map(MeshTransport::carried_bytes).sum::<u64>() - before;
-        if key == "oneway" {
-            ensure!(tensors[1].1.try_to_vec()? == tensors[0].0.try_to_vec()?, "ours gives something else");
+        for (me, (_, y)) in tensors.iter().enumerate() {
+            let of = |rank: usize, i: usize| (i * 31 + rank) as u64;
+            let must = |i: usize| match key {
+                "all_to_all" => of(i / len, me * len + i % len),
+                "all_reduce" => (0..ranks).map(|rank| of(rank, i)).sum(),
+                _ if me == 1 => of(0, i),
+                _ => 0,
+            };
+            let wrong = y.try_to_vec()?.into_iter().enumerate().find(|&(i, x)| x != must(i));
+            ensure!(wrong.is_none(), "{key} of {bytes} bytes gives something else to rank {me}: {wrong:?}");
         }
-        let ours = median_of(self.samples(), || {
+        let mut launches = 1;
+        let median = median_of(self.samples(), || {
+            launches += 1;
             let start = Instant::now();
             run_all(&mut ops)?;
             Ok(start.elapsed().as_secs_f64() * 1e6)
         })?;
-        let limit = ("copies of the carrier".to_string(), self.copies(crossing as usize)?);
-        let each = format!("{} cross", Size(crossing as usize));
-        self.push(&format!("{key}, {} ranks", ranks), bytes, ranks, ours, limit, each, 0.5);
-        Ok(())
+        Ok((median, launches))
     }
 
     /// The time of this thread for copying these bytes from pinned memory to pinned memory.
