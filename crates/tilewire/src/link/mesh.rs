@@ -18,7 +18,7 @@ use crate::transport::{
     Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
     Ticket, TransportError, World,
 };
-use domains::{are_apart, check, domain_of, found};
+use domains::{are_apart, check, found};
 use far::{FarMemory, FarPeer, lines_of};
 use std::fmt;
 use std::sync::Arc;
