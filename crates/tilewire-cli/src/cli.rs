@@ -382,6 +382,8 @@ mod tests {
         let job = Job {
             ranks: 4,
             deadline: Some("5s".into()),
+            hosts: Vec::new(),
+            address: None,
             program: ["prog", "--help", "--a=b", "--", "-n"].map(OsString::from).to_vec(),
             prefixed: true,
         };
@@ -470,6 +472,8 @@ mod tests {
             ("launch -n 0 -- prog", "0 is not in 1..=1024"),
             ("launch -n two -- prog", "invalid value 'two' for '-n <N>'"),
             ("launch -n 2 --deadline soon -- prog", "not a time: write 500ms"),
+            ("launch -n 2 --hosts a,-b -- prog", "'-b' is not a host"),
+            ("launch -n 2 --address lo -- prog", "--hosts <LIST>"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

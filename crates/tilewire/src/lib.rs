@@ -160,6 +160,7 @@ mod guide {
         Tuning: "tuning.md";
         Troubleshooting: "troubleshooting.md";
         Launching: "launching.md";
+        Hosts: "hosts.md";
         Gpus: "gpus.md";
         Checking: "checking.md";
         Environment: "environment.md";

@@ -1,7 +1,7 @@
 //! Which ranks map each other's memory.
 //!
 //! A *domain* is a set of ranks of which each maps the memory of every other. Ranks of one host are usually one domain.
-//! Ranks of different domains hear of each other through the bootstrap alone (`relay.rs`).
+//! Ranks of different domains hear of each other through the bootstrap alone (`herald.rs`).
 #![forbid(unsafe_code)]
 
 use std::fmt;

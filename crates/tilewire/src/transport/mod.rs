@@ -9,6 +9,7 @@
 //!                         ├──layout──▶ endpoint of each peer: staging, slots ─┘
 //!                         ├──▶ door: whom to wake, whose waits to end
 //!                         └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
+//!             ranks of other domains ◀──bootstrap store──▶ herald: the same, between domains
 //! ```
 //! - **In**: how many ranks there are and how they were started (threads of this process, or processes of a launcher).
 //!   **Out**: a [`World`] with this rank's number and a [`Bootstrap`] through which the ranks find each other. On top
@@ -36,6 +37,7 @@ mod error;
 pub mod fabric;
 mod futex;
 mod gathering;
+mod herald;
 mod launcher;
 pub mod layout;
 pub(crate) mod local_buffer;
@@ -44,7 +46,6 @@ pub(crate) mod meeting;
 pub(crate) mod pairing;
 pub mod proxy;
 mod rank;
-mod relay;
 pub(crate) mod rendezvous;
 mod segment;
 pub(crate) mod sizing;

@@ -1,7 +1,7 @@
 //! The monitor: notices that a peer's process is gone, and ends the waits of all ranks.
 //!
 //! One thread per set of segments holds a control socket to every other rank of its domain. (Of ranks of other domains
-//! it knows nothing, and says nothing: [`relay`](super::relay) does.) The kernel closes a process's sockets
+//! it knows nothing, and says nothing: [`herald`](super::herald) does.) The kernel closes a process's sockets
 //! however it ends, SIGKILL included; an end without a goodbye is a death. Every rank has its own monitor. A rank that
 //! hears of a death tells all ranks. So does a rank that leaves because of any failure, before it says goodbye:
 //! otherwise its leaving could be heard before the failure.

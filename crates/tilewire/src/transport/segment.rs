@@ -13,9 +13,9 @@
 //!
 //! | of a shadow | meaning |
 //! |---|---|
-//! | abort word | setting it does nothing elsewhere; [`relay`](super::relay) tells the rank |
+//! | abort word | setting it does nothing elsewhere; [`herald`](super::herald) tells the rank |
 //! | doorbell | nobody sleeps on it |
-//! | status line | silent: not known whether the rank waits, unless the relay has heard that it closes |
+//! | status line | silent: not known whether the rank waits, unless the herald has heard that it closes |
 //! | bytes | there are none: [`SegmentSet::mapped`] is `None` |
 
 use super::abort::{Abort, Cause, PanicGuard};

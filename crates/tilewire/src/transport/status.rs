@@ -81,16 +81,16 @@
 //! wait expires at the same time would stop at this one. A rank that finds the line gone also finds the cause, because
 //! it checks for the cause afterwards.
 //!
-//! **Ranks of other domains** have shadows here, whose lines nobody writes but this process's relay. A silent line means
+//! **Ranks of other domains** have shadows here, whose lines nobody writes but this process's herald. A silent line means
 //! that nothing is known of the rank, which every judgement above reads as "it does not wait":
 //! - A rank that waits for a far rank is removed from every suspected set, however slow the far rank is. So a cycle that
 //!   leads through another domain is not found, and the deadline ends it. A cycle within a domain is found as before.
 //! - Calls that all ranks make count the ranks of the domain in their lines; far ranks are met at the bootstrap.
-//! - A far rank is known to *close* or to have *let go* only when its relay has said so, which the bootstrap orders after
-//!   everything that the rank did before. The relay writes that into the shadow ([`Status::far_closes`]). What the rank
+//! - A far rank is known to *close* or to have *let go* only when its herald has said so, which the bootstrap orders after
+//!   everything that the rank did before. The herald writes that into the shadow ([`Status::far_closes`]). What the rank
 //!   had posted until then was delivered, so a look that follows the reading of its line finds it, as for a near rank.
 //! - The late rank at the end of a chain is the last one that is known: a chain ends at a far rank.
-//! - A verdict is written for the ranks of the domain. The relay carries it to other domains.
+//! - A verdict is written for the ranks of the domain. The herald carries it to other domains.
 //!
 //! **What is not judged.** A rank that makes a second transport writes nothing into the lines of the first. That call
 //! belongs to the world, not to a transport, and any thread of the peer may make it: one peer thread waiting in a
@@ -319,14 +319,14 @@ impl Status {
         }
     }
 
-    /// A rank of another domain has come to close. Called by this process's relay alone.
+    /// A rank of another domain has come to close. Called by this process's herald alone.
     pub(super) fn far_closes(&self, rank: usize) {
         if !self.domain.contains(&rank) {
             self.closes_of(rank);
         }
     }
 
-    /// A rank of another domain has let go of the transport. Called by this process's relay alone.
+    /// A rank of another domain has let go of the transport. Called by this process's herald alone.
     pub(super) fn far_let_go(&self, rank: usize) {
         if !self.domain.contains(&rank) {
             self.words(rank).line.0.windows.store(LET_GO, Ordering::Release);

@@ -3,17 +3,17 @@
 
 use super::deadline::Deadline;
 use super::departures::Departures;
-use super::relay::Relay;
+use super::herald::Herald;
 use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
 #[cfg(target_os = "linux")]
 use super::{abort::Cause, monitor::Monitor};
 
 /// Tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: their world tells
-/// them, once the cause is noted. Among processes, a monitor watches the domain, and a relay joins the domains.
+/// them, once the cause is noted. Among processes, a monitor watches the domain, and a herald joins the domains.
 pub(crate) struct Watch {
     /// Ends first: other domains must hear of a cause before this rank lets go of its connection to the store.
-    relay: Option<Relay>,
+    herald: Option<Herald>,
     #[cfg(target_os = "linux")]
     monitor: Option<Monitor>,
 }
@@ -27,29 +27,29 @@ impl Watch {
             false => Some(Monitor::start(segments.take_control(), segments.aborts())?),
         };
         let mut watch = Watch {
-            relay: None,
+            herald: None,
             #[cfg(target_os = "linux")]
             monitor,
         };
         if !world.are_threads() {
-            watch.relay = Relay::start(world, name, segments, watch.departures(world))?;
+            watch.herald = Herald::start(world, name, segments, watch.departures(world))?;
         }
         Ok(watch)
     }
 
     /// This rank has failed, and its abort word is set.
     pub(crate) fn fails(&self) {
-        self.relay.iter().for_each(Relay::fails);
+        self.herald.iter().for_each(Herald::fails);
     }
 
     /// This rank has come to close.
     pub(crate) fn closes(&self) {
-        self.relay.iter().for_each(Relay::closes);
+        self.herald.iter().for_each(Herald::closes);
     }
 
     /// All ranks have come to close: hears what is still to be heard.
     pub(crate) fn all_close(&self, deadline: Deadline) {
-        self.relay.iter().for_each(|relay| relay.reads_to_the_end(deadline));
+        self.herald.iter().for_each(|herald| herald.reads_to_the_end(deadline));
     }
 
     /// The ranks that have left. A rank that is a thread has left when its closure has returned.
@@ -66,8 +66,8 @@ impl Watch {
     pub(crate) fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
         use super::abort::AbortCode;
         use super::monitor::GoodbyeError;
-        let (mut relay, monitor) = (self.relay, self.monitor);
-        relay.iter_mut().for_each(Relay::all_closed);
+        let (mut herald, monitor) = (self.herald, self.monitor);
+        herald.iter_mut().for_each(Herald::all_closed);
         let Some(monitor) = monitor else { return Ok(()) };
         let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
         monitor.goodbye(length).map_err(|error| match error {

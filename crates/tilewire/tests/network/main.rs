@@ -3,8 +3,8 @@
 //! the test. Without libfabric the tests say SKIP.
 #![cfg(all(target_os = "linux", feature = "fabric"))]
 
+mod domains;
 mod fabric;
 mod faults;
 mod namespaces;
-mod relayed;
 mod suite;

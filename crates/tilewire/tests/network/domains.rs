@@ -39,7 +39,7 @@ fn segments_are_mapped_within_domains_alone() {
         assert!(member.rank != 1 || start.elapsed() < Duration::from_secs(1));
         return member.report("left");
     }
-    let mut job = Job::start("relayed::segments_are_mapped_within_domains_alone", 3);
+    let mut job = Job::start("domains::segments_are_mapped_within_domains_alone", 3);
     job.gather();
     for step in ["here", "told"] {
         job.expect(0..3, step);
@@ -59,7 +59,7 @@ fn processes_of_a_host_find_each_other() {
         assert_eq!(set.domains(), [vec![0, 1, 2]]);
         return member.report("found");
     }
-    let mut job = Job::start("relayed::processes_of_a_host_find_each_other", 3);
+    let mut job = Job::start("domains::processes_of_a_host_find_each_other", 3);
     (0..2).for_each(|_| _ = job.gather());
     job.expect(0..3, "found");
     job.finish();
@@ -71,7 +71,7 @@ fn domains_that_are_no_partition_are_an_error_on_all_ranks() {
         let error = create(&mut member, Domains::Given(vec![vec![0], vec![0, 1]])).unwrap_err();
         return member.report(error.to_string());
     }
-    let mut job = Job::start("relayed::domains_that_are_no_partition_are_an_error_on_all_ranks", 2);
+    let mut job = Job::start("domains::domains_that_are_no_partition_are_an_error_on_all_ranks", 2);
     job.gather();
     for rank in 0..2 {
         let said = job.report(rank);

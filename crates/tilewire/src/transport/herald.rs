@@ -52,7 +52,7 @@ const LOOKS: Duration = Duration::from_millis(5);
 const ASKS_AGAIN: Duration = Duration::from_millis(20);
 
 /// A rank's connection to the ranks of other domains, as long as it lives.
-pub(super) struct Relay {
+pub(super) struct Herald {
     log: Arc<Log>,
     /// They read and write the log; `None` once they have ended.
     hears: Option<JoinHandle<()>>,
@@ -92,15 +92,15 @@ enum News {
     Left,
 }
 
-impl Relay {
-    /// Starts relaying for a transport of this name, which is the same on all ranks and was never used before. `None`
+impl Herald {
+    /// Starts telling for a transport of this name, which is the same on all ranks and was never used before. `None`
     /// if all ranks are in one domain.
     pub(super) fn start(
         world: &Shared,
         name: &str,
         segments: &SegmentSet,
         departures: Departures,
-    ) -> Result<Option<Relay>, SegmentError> {
+    ) -> Result<Option<Herald>, SegmentError> {
         let is_near: Vec<bool> = (0..segments.world_size()).map(|rank| segments.is_mapped(rank)).collect();
         if is_near.iter().all(|is_near| *is_near) {
             return Ok(None);
@@ -118,14 +118,14 @@ impl Relay {
             has_failed: AtomicBool::new(false),
             ends: AtomicBool::new(false),
         });
-        let mut relay = Relay { log, hears: None, tells: None, is_closed: false };
+        let mut herald = Herald { log, hears: None, tells: None, is_closed: false };
         let thread = |name: &str, log: &Arc<Log>, run: fn(&Log)| {
             let (thread, log) = (std::thread::Builder::new().name(format!("tilewire-{name}")), log.clone());
             start_thread(thread, move || run(&log)).map_err(SegmentError::system("starting a thread"))
         };
-        relay.hears = Some(thread("hears", &relay.log, Log::hear)?);
-        relay.tells = Some(thread("tells", &relay.log, Log::watch)?);
-        Ok(Some(relay))
+        herald.hears = Some(thread("hears", &herald.log, Log::hear)?);
+        herald.tells = Some(thread("tells", &herald.log, Log::watch)?);
+        Ok(Some(herald))
     }
 
     /// This rank's abort word was set: tells so without delay.
@@ -163,7 +163,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for Herald {
     /// Takes at most some seconds, if the store does not answer.
     fn drop(&mut self) {
         let log = &self.log;

@@ -7,12 +7,12 @@ use std::time::Instant;
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The ranks of a world in two domains, each with its relay; their stores are threads' stores.
+/// The ranks of a world in two domains, each with its herald; their stores are threads' stores.
 struct World {
     stores: Vec<Arc<LocalBootstrap>>,
     sets: Vec<SegmentSet>,
     left: Vec<Departures>,
-    relays: Vec<Option<Relay>>,
+    heralds: Vec<Option<Herald>>,
 }
 
 fn world(domains: &[&[u32]]) -> World {
@@ -20,13 +20,13 @@ fn world(domains: &[&[u32]]) -> World {
     let sets = SegmentSet::threads_in_domains(&domains, 64);
     let stores: Vec<Arc<LocalBootstrap>> = LocalBootstrap::world(sets.len()).into_iter().map(Arc::new).collect();
     let left: Vec<Departures> = sets.iter().map(|_| Departures::new(sets.len())).collect();
-    let relay = |rank: usize| {
+    let herald = |rank: usize| {
         let store: Arc<dyn Bootstrap> = stores[rank].clone();
         let world = Shared::alone(store, Arc::new(Meeting::default()), Some(PATIENCE));
-        Relay::start(&world, "test/7", &sets[rank], left[rank].clone()).unwrap()
+        Herald::start(&world, "test/7", &sets[rank], left[rank].clone()).unwrap()
     };
-    let relays = (0..sets.len()).map(relay).collect();
-    World { stores, sets, left, relays }
+    let heralds = (0..sets.len()).map(herald).collect();
+    World { stores, sets, left, heralds }
 }
 
 #[track_caller]
@@ -53,8 +53,8 @@ impl World {
 }
 
 #[test]
-fn a_world_of_one_domain_needs_no_relay() {
-    assert!(world(&[&[0, 1]]).relays.iter().all(Option::is_none));
+fn a_world_of_one_domain_needs_no_herald() {
+    assert!(world(&[&[0, 1]]).heralds.iter().all(Option::is_none));
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn a_verdict_is_told_in_words() {
 #[test]
 fn a_rank_that_leaves_is_noticed_in_other_domains_and_is_no_failure() {
     let mut world = world(&[&[0, 1], &[2]]);
-    drop(world.relays[2].take());
+    drop(world.heralds[2].take());
     soon(|| world.left[0].has_left(2) && world.left[1].has_left(2));
     assert_eq!(world.causes(), [None; 3]);
-    drop(world.relays[1].take());
+    drop(world.heralds[1].take());
     // Rank 0 hears of rank 1 by its monitor, which there is none of here.
     std::thread::sleep(LOOKS * 4);
     assert!(!world.left[0].has_left(1) && !world.left[0].has_left(0));
@@ -101,7 +101,7 @@ fn a_rank_that_leaves_after_a_failure_is_known_by_the_failure() {
         let mut world = world(&[&[0], &[1]]);
         let cause = cause(AbortCode::Dropped, 1);
         world.own(1).set(cause);
-        drop(world.relays[1].take());
+        drop(world.heralds[1].take());
         soon(|| world.own(0).get() == Some(cause));
         assert!(!world.left[0].has_left(1));
     }
@@ -110,9 +110,9 @@ fn a_rank_that_leaves_after_a_failure_is_known_by_the_failure() {
 #[test]
 fn a_panic_is_told() {
     let mut world = world(&[&[0], &[1]]);
-    let relay = world.relays[1].take();
+    let herald = world.heralds[1].take();
     let panicked = std::thread::spawn(move || {
-        let _relay = relay;
+        let _herald = herald;
         std::panic::resume_unwind(Box::new("without a message"));
     });
     assert!(panicked.join().is_err());
@@ -127,9 +127,9 @@ fn a_rank_that_is_lost_or_gives_up_is_told_by_the_store() {
             world.stores[1].abort("no memory");
         } else {
             // It ends without a word.
-            let mut relay = world.relays[1].take().unwrap();
-            relay.is_closed = true;
-            drop(relay);
+            let mut herald = world.heralds[1].take().unwrap();
+            herald.is_closed = true;
+            drop(herald);
             world.stores[1].is_lost();
         }
         let told = Some(Cause { code, rank: 1, reason: 0 });
@@ -137,18 +137,18 @@ fn a_rank_that_is_lost_or_gives_up_is_told_by_the_store() {
         // Rank 2 has a monitor for the death of rank 1, which may have said goodbye before.
         std::thread::sleep(LOOKS * 4);
         assert_eq!(world.own(2).get(), if gives_up { told } else { None });
-        world.relays.clear();
+        world.heralds.clear();
     }
 }
 
 #[test]
 fn a_rank_that_was_done_before_it_died_is_no_failure() {
     let mut world = world(&[&[0], &[1], &[2]]);
-    drop(world.relays[2].take());
+    drop(world.heralds[2].take());
     soon(|| world.left[0].has_left(2));
     world.stores[2].is_lost();
     // What is told afterwards is still heard: the store answers what it has.
-    drop(world.relays[1].take());
+    drop(world.heralds[1].take());
     soon(|| world.left[0].has_left(1));
     assert_eq!(world.own(0).get(), None);
 }
@@ -160,19 +160,19 @@ fn ranks_that_close_are_seen_by_all_and_nothing_stays_in_the_store() {
     assert_eq!(open(0), [0, 1, 2, 3], "silent lines do not close");
     for rank in [2, 0, 1] {
         Status::of(&world.sets[rank]).closes();
-        world.relays[rank].as_ref().unwrap().closes();
+        world.heralds[rank].as_ref().unwrap().closes();
     }
     soon(|| open(0) == [3] && open(3) == [3]);
     Status::of(&world.sets[3]).closes();
-    world.relays[3].as_ref().unwrap().closes();
+    world.heralds[3].as_ref().unwrap().closes();
     soon(|| (0..4).all(|rank| open(rank).is_empty()));
     let until = || Deadline::after(PATIENCE);
-    world.relays.iter().flatten().for_each(|relay| relay.reads_to_the_end(until()));
-    for relay in world.relays.iter_mut().flatten() {
-        assert!(relay.hears.as_ref().unwrap().is_finished(), "it has heard of all");
-        relay.all_closed();
+    world.heralds.iter().flatten().for_each(|herald| herald.reads_to_the_end(until()));
+    for herald in world.heralds.iter_mut().flatten() {
+        assert!(herald.hears.as_ref().unwrap().is_finished(), "it has heard of all");
+        herald.all_closed();
     }
-    world.relays.clear();
+    world.heralds.clear();
     assert_eq!(world.causes(), [None; 4]);
     for at in 0..6 {
         let key = format!("tilewire/test/7/log/{at}");
@@ -208,7 +208,7 @@ fn a_slow_rank_of_another_domain_is_never_called_a_deadlock_or_a_departed_rank()
 #[test]
 fn who_waits_for_a_closing_rank_of_another_domain_waits_in_vain() {
     let world = world(&[&[0, 1], &[2]]);
-    world.relays[2].as_ref().unwrap().closes();
+    world.heralds[2].as_ref().unwrap().closes();
     let line = Status::of(&world.sets[0]);
     soon(|| line.open() == [0, 1]);
     let judged = (0..10).find_map(|_| {
