@@ -73,6 +73,8 @@ impl Rig {
             }
         };
         for rank in 0..ranks {
+            // Everything below is a part of it.
+            carriers[rank].register(&segments[rank].segment(rank)).unwrap();
             for sender in (0..ranks).filter(|&sender| sender != rank) {
                 for target in [Target::Region(0), Target::Lines] {
                     let place = carriers[rank].register(&rig_place(rank, sender, target)).unwrap();
@@ -602,6 +604,9 @@ fn what_is_not_registered_or_outside_is_refused() {
     assert_eq!(unconnected, NetworkError::Unconnected { peer: 0 });
     carriers[0].register(&own).unwrap();
     assert!(carriers[0].write(&write(1, Source::Memory(&own), Target::Region(3), 0)).unwrap());
+    let (whole, part) = (carriers[0].register(&own).unwrap(), carriers[0].register(&own.part(100, 50)).unwrap());
+    let [whole, part] = [whole, part].map(|place| Place::parse(0, &place).unwrap());
+    assert_eq!(part, Place { base: whole.base + 100, bytes: 50, ..whole });
     carriers[0].unregister(&own);
     assert!(carriers[0].write(&write(1, Source::Memory(&own), Target::Region(3), 0)).is_err());
 }
@@ -629,7 +634,8 @@ fn a_rank_sleeps_on_its_descriptor_until_a_write_comes() {
                 }
                 sleeper.poll(&mut events).unwrap();
             }
-            slept
+            // Closed later: the last write must be confirmed before.
+            (slept, sleeper)
         });
         let since = Instant::now();
         for id in 0..20 {
@@ -648,6 +654,6 @@ fn a_rank_sleeps_on_its_descriptor_until_a_write_comes() {
                 assert!(since.elapsed() < PATIENCE);
             }
         }
-        assert!(asleep.join().unwrap() > 0);
+        assert!(asleep.join().unwrap().0 > 0);
     });
 }
