@@ -73,7 +73,7 @@ pub struct FabricCarrier {
     rank: usize,
     /// Dropped before the endpoint, as providers want it.
     regions: Vec<Region>,
-    hall: Region,
+    _hall: Region,
     hall_memory: Memory,
     posts: Posts,
     choice: Choice,
@@ -136,7 +136,7 @@ impl FabricCarrier {
         let carrier = FabricCarrier {
             rank,
             regions,
-            hall,
+            _hall: hall,
             hall_memory,
             posts,
             choice,
