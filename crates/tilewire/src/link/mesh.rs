@@ -18,7 +18,7 @@ use crate::transport::{
     Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
     Ticket, TransportError, World,
 };
-use domains::{are_apart, check, domain_of, found};
+use domains::{are_apart, check, found};
 use far::{FarMemory, FarPeer, lines_of};
 use std::fmt;
 use std::sync::Arc;
@@ -249,6 +249,24 @@ impl MeshTransport {
         let closed = near.close();
         drop(thread);
         closed
+    }
+}
+
+#[cfg(test)]
+impl MeshTransport {
+    /// Ranks of a process, all alone, over carriers that `wrap` makes of the usual ones. Collective.
+    pub(crate) fn over_carriers(
+        world: &World,
+        sizes: ShmOptions,
+        wrap: impl FnOnce(LoopCarrier) -> Box<dyn Carrier>,
+    ) -> Result<MeshTransport, TransportError> {
+        let options = MeshOptions { sizes, ..MeshOptions::alone(world.size()) };
+        let (near, domains) = (ShmTransport::rendezvous(world, sizes)?, options.domains.unwrap_or_default());
+        let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), DESCRIPTORS);
+        let half = Half { near: Near::Shm(near), domains, far };
+        let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
+        let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
+        half.over(carrier, ends, false)
     }
 }
 
