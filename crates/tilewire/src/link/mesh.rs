@@ -263,7 +263,7 @@ impl MeshTransport {
         let options = MeshOptions { sizes, ..MeshOptions::alone(world.size()) };
         let (near, domains) = (ShmTransport::rendezvous(world, sizes)?, options.domains.unwrap_or_default());
         let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), DESCRIPTORS);
-        let half = Half { near: Near::Shm(near), domains, far };
+        let half = Half { near: Near::Shm(Box::new(near)), domains, far };
         let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
         let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
         half.over(carrier, ends, false)
