@@ -383,6 +383,7 @@ fn lens(travels: usize, dtype: Type, primitive: Option<Primitive>, quick: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Apart, Shuffle, Wire};
 
     #[test]
     fn verdicts_travel() {
