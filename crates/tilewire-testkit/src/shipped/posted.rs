@@ -40,7 +40,7 @@ pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
             let domains = domains.clone();
             cases.add(collective, format!("two-level{what}, {name}"), move || {
                 let world = world(ranks, blocks, &domains).with_copies(copies);
-                if collective != "broadcast" {
+                if collective != "broadcast" || !what.contains("last") || !passes_on(ranks - 1, &domains) {
                     return plan(&world, blocks, trace);
                 }
                 world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
@@ -50,6 +50,14 @@ pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
             });
         }
     }
+}
+
+/// True if rank 0 passes on what `origin` sends, to several near peers.
+fn passes_on(origin: usize, domains: &[Vec<usize>]) -> bool {
+    let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank)).expect("it has a domain");
+    let (near, far) = (of(0), of(origin));
+    let number = far.iter().position(|&rank| rank == origin).expect("it is in its domain");
+    near != far && near.len() > 2 && number % near.len() == 0
 }
 
 /// Rank 0 passes something on to its first near peer. Its counters then differ from near peer to near peer, or to
