@@ -1,6 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain
 //! computations on the host.
 
+use super::COPIES;
 use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
@@ -59,6 +60,8 @@ pub struct Asked<'a> {
     pub mesh: Option<&'a Mesh>,
     /// True to run every schedule instead, with many small slots: one of many seeds.
     pub schedules: bool,
+    /// Copies of a role on a device.
+    pub copies: usize,
 }
 
 #[cfg(test)]
@@ -74,6 +77,7 @@ impl Asked<'static> {
         device: None,
         mesh: None,
         schedules: false,
+        copies: COPIES,
     };
 }
 
@@ -124,15 +128,18 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
     let link = match (asked.device, asked.mesh) {
         (None, Some(mesh)) => mesh.rendezvous(world, OPTIONS)?,
         (None, None) => AnyTransport::from(ShmTransport::rendezvous(world, OPTIONS)?),
-        (Some(device), _) => {
+        (Some(device), mesh) => {
             let options = NvlOptions {
                 per_peer_bytes: OPTIONS.per_peer_bytes,
                 max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
                 max_slots: OPTIONS.max_slots,
                 packet_bytes: OPTIONS.packet_bytes,
-                ..NvlOptions::default()
+                copies: asked.copies,
             };
-            AnyTransport::from(NvlTransport::rendezvous(world, device, options)?)
+            match mesh {
+                Some(mesh) => mesh.rendezvous_on(world, device, options)?,
+                None => AnyTransport::from(NvlTransport::rendezvous(world, device, options)?),
+            }
         }
     };
     let verdicts = judge(world, plans, asked, &link)?;
@@ -271,7 +278,36 @@ fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     while plans.len() > asked.sample.unwrap_or(usize::MAX) {
         plans.swap_remove(random.below(plans.len()));
     }
+    if asked.device.is_some() && asked.has_far(ranks) {
+        // Once is enough.
+        let large = if asked.copies == COPIES { large_plans(ranks) } else { Vec::new() };
+        plans.extend(large.into_iter().filter(named));
+        plans.iter_mut().enumerate().for_each(|(n, plan)| set_warps(&mut plan.case.config, asked.copies, n));
+    }
     plans
+}
+
+/// Gives the roles of the n-th plan their numbers of warps, another pair in every plan: as many as fit a block of 32 with
+/// two roles of so many copies.
+fn set_warps(knobs: &mut Knobs, copies: usize, n: usize) {
+    let numbers: Vec<u32> = [1, 2, 4, 8, 16].into_iter().filter(|warps| *warps as usize * copies <= 16).collect();
+    let of = |n: usize| Some(numbers[n % numbers.len()]);
+    (knobs.send_warps, knobs.recv_warps) = (of(n), of(n / numbers.len()));
+    // Both sides of a one-shot all-reduce use one number.
+    if knobs.primitive == Some(Primitive::Packet) {
+        knobs.recv_warps = knobs.send_warps;
+    }
+}
+
+/// Messages of 64 MiB and one element, in as many steps as staging makes of them.
+fn large_plans(ranks: usize) -> Vec<Plan> {
+    let of = |collective| {
+        let config = Knobs { primitive: Some(Primitive::Staged), blocks: Some(2), ..Knobs::default() };
+        let case = Case { dtype: Type::F32, hook: Hook::Copy, len: (64 << 20) / 4 + 1, config, rounds: None };
+        Plan { collective, case, op: ReduceOp::Sum, algorithm: None }
+    };
+    let all = [Collective::Sendrecv, Collective::Broadcast, Collective::AllReduce].map(of);
+    all.into_iter().filter(|plan| ranks > 1 || plan.collective != Collective::Sendrecv).collect()
 }
 
 /// The plans of one collective, hook, type, protocol and algorithm.

@@ -14,7 +14,7 @@ use tilewire::{
     kernel, reduce_scatter, scatter, sendrecv,
 };
 
-/// The cases of everything that posts carry.
+/// The cases of everything that posts carry, in worlds that together have every kind of pair.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     let alone: Vec<Vec<usize>> = (0..ranks).map(|rank| vec![rank]).collect();
     // Domains that are not contiguous, each with near peers where there are enough ranks.
@@ -24,12 +24,17 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
         worlds.push(("mixed", mixed));
     }
     for (links, domains) in worlds {
-        for &(collective, what, copies, trace) in ALL {
-            let domains = domains.clone();
-            cases.add(collective, format!("{what}, {links}"), move || {
-                plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
-            });
-        }
+        cases_in(cases, (ranks, blocks), links, &domains);
+    }
+}
+
+/// The same in a world with these domains, which `links` names.
+pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links: &str, domains: &[Vec<usize>]) {
+    for &(collective, what, copies, trace) in ALL {
+        let domains = domains.to_vec();
+        cases.add(collective, format!("{what}, {links}"), move || {
+            plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
+        });
     }
 }
 

@@ -1,12 +1,12 @@
 //! Default choices for how a message travels: measured constants, and the rules that use them.
 
 use super::config::{Knobs, Primitive};
-use super::facts::{Machine, WorldFacts};
+use super::facts::WorldFacts;
 use crate::ir::Type;
+use crate::link::{Machine, Processor};
 use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::layout::LINE;
 use crate::transport::{LinkKind, LinkShape, Protocol};
-use crate::vm::Processor;
 
 /// How a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::algorithm::Algorithm;
 use super::flow::Flow;
 use super::hooks::{Hooks, Shape, chunk};
 use super::itinerary::{CHECKED, Itinerary, Leg, Legs, Pass};
-use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
+use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, Trace, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
@@ -90,13 +90,13 @@ fn passing<'b, 't: 'b>(exchange: ExchangeKernel<'b, 'b>, k: &'b Block<'t>, pass:
     let Protocol::Staged { slot_bytes, depth } = protocol else { unreachable!("only staged is passed on") };
     let plan = |link| StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
     let (far, onward) = (plan(&first.link), plan(near).from_block(*first_block).expect(CHECKED));
-    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
+    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
     let scenes: Vec<_> = chunks.iter().map(|leg| Body::own(exchange, k, leg).scene).collect();
     let origins = chunks.iter().map(|leg| leg.peer.to_string()).collect::<Vec<_>>().join(", ");
     let keep = move |r: &RoleCtx<'t>, which: usize, at: &schedule::Leg<'t>, regs: Payload<'t>| {
         hooks.consume(&scenes[which].consuming(r, at), regs);
     };
-    let (name, trace): (_, Box<dyn Fn(&RoleCtx<'t>) + 'b>) = match from {
+    let (name, trace): (_, Trace<'b, 't>) = match from {
         Some(relay) => {
             let peer = link.receiver(k, *relay, protocol);
             let trace = move |r: &RoleCtx<'t>| {
@@ -128,7 +128,7 @@ fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
     let staged = StagedPlan::new(&first.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
-    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
+    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
     let source = body(first);
     // This rank's own chunk comes first; there is nothing to store if it is already in place. The chunks of the
     // previous rank, of the one before it, and so on follow.
@@ -222,7 +222,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
     }
 
     fn run(&self, r: &RoleCtx<'t>) {
-        let (ExchangeKernel { hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
+        let (ExchangeKernel { hooks, link, .. }, tiling) = (self.exchange, self.leg.tiling);
         let produce = |at: &schedule::Leg<'t>| {
             if let Some(kept) = &self.kept {
                 let [produces, consumes] = kept.passing(r, at);
@@ -255,7 +255,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
                 let plan = StagedPlan::new(&self.leg.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
-                let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
+                let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
                 match side {
                     Side::Send => send_tiles_any(r, peer, plan, tiling, packing, &produce),
                     Side::Receive => recv_tiles_any(r, peer, plan, tiling, packing, &consume),

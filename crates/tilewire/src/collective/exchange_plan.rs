@@ -168,7 +168,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             peer: (!is_own).then_some(peer),
             types: hooks.types,
             len,
-            last_per: hooks.last_per,
+            last_per: hooks.stored_per(self.link.is_dense()),
             shape: hooks.output_shape.as_ref(),
             at_once: if self.layout == Rounds::Legs { 2 * rounds } else { rounds },
             only: ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged")),

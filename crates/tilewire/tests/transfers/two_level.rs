@@ -41,7 +41,7 @@ fn mesh(
     seed: Option<u64>,
 ) -> Result<MeshTransport, TransportError> {
     let domains = Some(domains.iter().map(|domain| domain.to_vec()).collect());
-    MeshTransport::rendezvous(world, MeshOptions { domains, sizes, ring: None, seed })
+    MeshTransport::rendezvous(world, MeshOptions { domains, sizes, seed, ..MeshOptions::default() })
 }
 
 #[track_caller]
