@@ -56,7 +56,7 @@ fn every_posted_schedule_is_clean_and_decided() {
 
 /// Schedules that posts carry, and those in two levels of each arrangement of domains.
 const POSTED: usize = 14;
-const TWO_LEVEL: usize = 5;
+const TWO_LEVEL: usize = 6;
 
 /// Two domains of three ranks, and relays with several chunks to pass on in one lane.
 #[test]
