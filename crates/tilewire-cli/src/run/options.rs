@@ -137,8 +137,12 @@ pub struct Options {
 
 const PROTOCOLS: [Primitive; 4] = [Primitive::Packet, Primitive::Staged, Primitive::Bulk, Primitive::Direct];
 const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
-const ALGORITHMS: [(&str, Algorithm); 3] =
-    [("one-shot", Algorithm::OneShot), ("two-phase", Algorithm::TwoPhase), ("ring", Algorithm::Ring)];
+const ALGORITHMS: [(&str, Algorithm); 4] = [
+    ("one-shot", Algorithm::OneShot),
+    ("two-phase", Algorithm::TwoPhase),
+    ("ring", Algorithm::Ring),
+    ("two-level", Algorithm::TwoLevel),
+];
 
 impl Options {
     /// The first option that is given.

@@ -94,6 +94,9 @@ pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
     if ranks > 1 {
         posted::cases(&mut cases, ranks, blocks);
     }
+    if ranks > 2 {
+        posted::two_level_cases(&mut cases, ranks, blocks);
+    }
     cases.0
 }
 

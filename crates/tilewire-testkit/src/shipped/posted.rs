@@ -2,6 +2,7 @@
 
 use super::{Cases, GEOMETRIES, in_slots};
 use tilewire::check::Plan;
+use tilewire::collective::Rounds;
 use tilewire::link::Transport;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
@@ -32,6 +33,66 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
             plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
         });
     }
+}
+
+/// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
+pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
+    for (name, domains) in two_level_worlds(ranks) {
+        for &(collective, what, copies, trace) in TWO_LEVEL {
+            let domains = domains.clone();
+            cases.add(collective, format!("two-level{what}, {name}"), move || {
+                plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
+            });
+        }
+    }
+}
+
+/// Pairs of domains, by name, of at least three ranks.
+fn two_level_worlds(ranks: usize) -> Vec<(String, Vec<Vec<usize>>)> {
+    let cut = |at: usize| (format!("{at}+{}", ranks - at), vec![(0..at).collect(), (at..ranks).collect()]);
+    let cuts = [1, ranks / 2, ranks - 1].map(cut);
+    let mut worlds: Vec<(String, Vec<Vec<usize>>)> = Vec::new();
+    for world in cuts {
+        if !worlds.contains(&world) {
+            worlds.push(world);
+        }
+    }
+    worlds.push(("interleaved".into(), [0, 1].map(|first| (first..ranks).step_by(2).collect()).to_vec()));
+    worlds
+}
+
+/// As [`ALL`], in two levels.
+const TWO_LEVEL: &[(&str, &str, usize, Trace)] = &[
+    ("all_gather", "", 1, |link, blocks, n| gathered(link, slots(blocks, n), blocks)),
+    ("all_gather", ", 2 copies", 2, |link, blocks, n| gathered(link, slots(blocks, n), blocks)),
+    ("all_gather", ", 2 copies in shared roles", 2, |link, blocks, n| {
+        gathered(link, Knobs { send_warps: Some(2), recv_warps: Some(2), ..slots(blocks, n) }, blocks)
+    }),
+    ("broadcast", "", 1, |link, blocks, n| {
+        // A root of each domain, in turn.
+        let root = Rank::new((n % 2) as u32 * (link.world_size() as u32 - 1));
+        broadcast(link, &floats(len(blocks)), &floats(len(blocks)), root)
+            .algorithm(Algorithm::TwoLevel)
+            .config(slots(blocks, n))
+            .produce(|c| c.input.load(c.pos()) * 0.5)
+            .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+            .trace()
+    }),
+    // Not in two levels, but between the same domains: legs that have different numbers of blocks.
+    ("all_to_all", " world, fewer blocks for far peers", 1, |link, blocks, n| {
+        let (out, inp) = (floats(link.world_size() * len(blocks)), floats(link.world_size() * len(blocks)));
+        let near = Knobs { blocks: Some(2 * blocks), ..slots(blocks, n) };
+        all_to_all(link, &out, &inp).config(near).far(slots(blocks, n)).rounds(Rounds::Blocks).trace()
+    }),
+];
+
+fn gathered(link: &RehearsalRank, knobs: Knobs, blocks: usize) -> Result<Traced, RunError> {
+    all_gather(link, &floats(link.world_size() * len(blocks)), &floats(len(blocks)))
+        .algorithm(Algorithm::TwoLevel)
+        .config(knobs)
+        .produce(|c| c.input.load(c.pos()) * 0.5)
+        .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+        .trace()
 }
 
 /// A launch of a schedule, as a case has three of them.

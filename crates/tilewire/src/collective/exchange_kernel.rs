@@ -4,7 +4,7 @@ use super::algorithm::Algorithm;
 use super::flow::Flow;
 use super::hooks::{Hooks, Shape, chunk};
 use super::itinerary::{CHECKED, Itinerary, Leg, Legs, Pass};
-use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
+use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, Trace, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
@@ -96,7 +96,7 @@ fn passing<'b, 't: 'b>(exchange: ExchangeKernel<'b, 'b>, k: &'b Block<'t>, pass:
     let keep = move |r: &RoleCtx<'t>, which: usize, at: &schedule::Leg<'t>, regs: Payload<'t>| {
         hooks.consume(&scenes[which].consuming(r, at), regs);
     };
-    let (name, trace): (_, Box<dyn Fn(&RoleCtx<'t>) + 'b>) = match from {
+    let (name, trace): (_, Trace<'b, 't>) = match from {
         Some(relay) => {
             let peer = link.receiver(k, *relay, protocol);
             let trace = move |r: &RoleCtx<'t>| {

@@ -84,6 +84,9 @@ fn share_of(warps: u32, on_gpu: bool, said: Option<u32>, role_copies: u32) -> u3
     said.unwrap_or(if on_gpu { share } else { share.min(WARPS) })
 }
 
+/// Traces code into a role.
+pub(super) type Trace<'b, 't> = Box<dyn Fn(&RoleCtx<'t>) + 'b>;
+
 /// The code of one leg.
 pub(super) struct LegCode<'b, 't> {
     /// Name of its role, if it has a role to itself.
@@ -94,7 +97,7 @@ pub(super) struct LegCode<'b, 't> {
     pub is_far: bool,
     /// True if the first copy of the role does it alone.
     pub once: bool,
-    pub trace: Box<dyn Fn(&RoleCtx<'t>) + 'b>,
+    pub trace: Trace<'b, 't>,
 }
 
 impl<'t> LegCode<'_, 't> {

@@ -41,7 +41,7 @@ fn mesh(
     seed: Option<u64>,
 ) -> Result<MeshTransport, TransportError> {
     let domains = Some(domains.iter().map(|domain| domain.to_vec()).collect());
-    MeshTransport::rendezvous(world, MeshOptions { domains, sizes, ring: None, seed })
+    MeshTransport::rendezvous(world, MeshOptions { domains, sizes, seed, ..MeshOptions::default() })
 }
 
 #[track_caller]
@@ -487,4 +487,34 @@ fn a_ring_that_was_asked_for_says_how_often_it_crosses() {
             Ok(link.close()?)
         });
     }
+}
+
+// ---- kernels ------------------------------------------------------------------------------------------------------------
+
+/// The kernels of some collectives, as text.
+fn kernels(link: &dyn Transport) -> Result<Vec<String>, RunError> {
+    let (one, all) = (Tensor::<f32>::zeros(3000), Tensor::<f32>::zeros(3000 * link.world_size()));
+    let other = Tensor::<f32>::zeros(all.len());
+    let mut texts = Vec::new();
+    for rounds in [Rounds::Roles, Rounds::Blocks, Rounds::Legs] {
+        for blocks in [1, 3] {
+            texts.push(all_to_all(link, &all, &other).rounds(rounds).blocks(blocks).trace()?.kernel.to_string());
+            texts.push(all_gather(link, &all, &one).rounds(rounds).blocks(blocks).trace()?.kernel.to_string());
+            texts.push(all_reduce(link, &all, &other).rounds(rounds).blocks(blocks).trace()?.kernel.to_string());
+        }
+    }
+    texts.push(all_gather(link, &all, &one).trace()?.kernel.to_string());
+    texts.push(broadcast(link, &one, &one, Rank::new(1)).trace()?.kernel.to_string());
+    texts.push(all_reduce(link, &all, &other).trace()?.kernel.to_string());
+    Ok(texts)
+}
+
+#[test]
+fn a_mesh_of_one_domain_has_the_kernels_of_shared_memory() {
+    let together: &'static Domains = &[&[0, 1, 2]];
+    let shared = run(3, |world| Ok(kernels(&ShmTransport::rendezvous(world, SMALL)?)?));
+    let near = run(3, |world| Ok(kernels(&mesh(world, together, SMALL, None)?)?));
+    assert!(shared == near);
+    let apart = run(3, |world| Ok(kernels(&mesh(world, WORLDS[5], SMALL, None)?)?));
+    assert!(shared.iter().zip(&apart).all(|(shared, apart)| shared != apart));
 }

@@ -95,8 +95,12 @@ pub(super) fn check(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportE
 
 /// True if two ranks are in different domains.
 pub(super) fn are_apart(domains: &[Vec<u32>], a: Rank, b: Rank) -> bool {
-    let of = |rank: Rank| domains.iter().position(|domain| domain.contains(&rank.number()));
-    of(a) != of(b)
+    domain_of(domains, a) != domain_of(domains, b)
+}
+
+/// The number of a rank's domain.
+pub(super) fn domain_of(domains: &[Vec<u32>], rank: Rank) -> Option<usize> {
+    domains.iter().position(|domain| domain.contains(&rank.number()))
 }
 
 #[cfg(test)]
