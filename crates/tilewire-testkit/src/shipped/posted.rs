@@ -41,34 +41,50 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 /// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
 pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     for (name, domains) in two_level_worlds(ranks) {
-        for &(collective, what, copies, trace) in TWO_LEVEL {
-            let domains = domains.clone();
-            cases.add(collective, format!("two-level{what}, {name}"), move || {
-                let world = world(ranks, blocks, &domains).with_copies(copies);
-                if collective != "broadcast" || !what.contains("last") || !passes_on(ranks - 1, &domains) {
-                    return plan(&world, blocks, trace);
-                }
-                world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
-                    0 => ahead(link, blocks, &domains),
-                    _ => trace(link, blocks, launch - 1),
-                })
-            });
-        }
+        two_level_cases_in(cases, (ranks, blocks), &name, &domains);
+    }
+}
+
+/// The same in a world with these domains, if it has near and far peers.
+pub(super) fn two_level_cases_in(
+    cases: &mut Cases,
+    (ranks, blocks): (usize, usize),
+    links: &str,
+    domains: &[Vec<usize>],
+) {
+    if domains.len() < 2 || domains.iter().all(|domain| domain.len() < 2) {
+        return;
+    }
+    for &(collective, what, copies, trace) in TWO_LEVEL {
+        let domains = domains.to_vec();
+        let goes_ahead = what.contains("last") && passes_on(ranks - 1, &domains);
+        cases.add(collective, format!("two-level{what}, {links}"), move || {
+            let world = world(ranks, blocks, &domains).with_copies(copies);
+            if !goes_ahead {
+                return plan(&world, blocks, trace);
+            }
+            world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+                0 => ahead(link, blocks, &domains),
+                _ => trace(link, blocks, launch - 1),
+            })
+        });
     }
 }
 
 /// True if rank 0 passes on what `origin` sends, to several near peers.
 fn passes_on(origin: usize, domains: &[Vec<usize>]) -> bool {
-    let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank)).expect("it has a domain");
-    let (near, far) = (of(0), of(origin));
-    let number = far.iter().position(|&rank| rank == origin).expect("it is in its domain");
+    let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank));
+    let (Some(near), Some(far)) = (of(0), of(origin)) else { return false };
+    // A domain's ranks count in rank order.
+    let number = far.iter().filter(|&&rank| rank < origin).count();
     near != far && near.len() > 2 && number % near.len() == 0
 }
 
 /// Rank 0 passes something on to its first near peer. Its counters then differ from near peer to near peer, or to
 /// mistake one for the other would be no mistake.
 fn ahead(link: &RehearsalRank, blocks: usize, domains: &[Vec<usize>]) -> Result<Traced, RunError> {
-    let near = domains.iter().find(|domain| domain.contains(&0)).and_then(|domain| domain.get(1));
+    let near = domains.iter().find(|domain| domain.contains(&0));
+    let near = near.and_then(|domain| domain.iter().filter(|&&rank| rank > 0).min());
     let (slot_bytes, depth) = before::SLOTS;
     let (len, tile) = (blocks * depth * slot_bytes / 4, slot_bytes / 4);
     let (protocol, tiling) = (Protocol::Staged { slot_bytes, depth }, Tiling::flat(len, tile, blocks));
