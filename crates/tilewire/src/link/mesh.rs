@@ -7,7 +7,7 @@ use crate::transport::layout::{LINE, Layout};
 use crate::transport::proxy::{Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, Target};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet, Ticket,
+    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
     TransportError, World,
 };
 use std::collections::HashMap;
@@ -107,6 +107,7 @@ impl MeshTransport {
             sources: outboxes.iter().flatten().cloned().collect(),
             segment: segments.segment(me.index()),
             inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(lines).collect(),
+            flushed: vec![sent_lines(&layout)],
             doorbell: segments.doorbell(me.index()),
             aborts: segments.aborts(),
         }));
@@ -163,7 +164,7 @@ fn bad_ring(ring: usize) -> Option<TransportError> {
 /// Notices name control lines by 20 bits.
 fn too_many_lines(sizes: &ShmOptions, ranks: usize) -> Option<TransportError> {
     let layout = Layout::new(sizes.geometry(ranks))?;
-    let lines = layout.done().end / LINE;
+    let lines = layout.lines().len() / LINE;
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
         value: sizes.geometry(ranks).max_slots,
@@ -180,11 +181,17 @@ fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
     vec![of(layout.tails(), true), of(layout.heads(), false), of(layout.ready(), true), of(layout.done(), true)]
 }
 
+/// The lines of a rank's own segment that its flushes move.
+fn sent_lines(layout: &Layout) -> Lines {
+    let area = layout.sent();
+    Lines { numbers: (area.start / LINE) as u64..(area.end / LINE) as u64, matched: false }
+}
+
 /// What each sender may write of this rank's segment.
 fn targets(layout: &Layout, segments: &SegmentSet, me: Rank) -> HashMap<(usize, Target), Memory> {
     let segment = segments.segment(me.index());
     let of = |sender: usize| {
-        let (staging, lines) = (layout.peer_staging(sender), 0..layout.done().end);
+        let (staging, lines) = (layout.peer_staging(sender), layout.lines());
         let part = |range: Range<usize>| segment.part(range.start, range.len());
         [((sender, Target::Region(0)), part(staging)), ((sender, Target::Lines), part(lines))]
     };
@@ -211,13 +218,9 @@ impl Transport for MeshTransport {
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let Some(outbox) = &self.outboxes[peer.index()] else { return self.near.endpoint(peer) };
         let (layout, me) = (self.near.layout(), self.rank());
-        let posted = PostedPeer {
-            peer: peer.number(),
-            queue: self.queue.clone(),
-            outbox: outbox.clone(),
-            lines: PostedLines::of(layout, me),
-        };
-        Some(PeerEndpoint::posted(layout, (me, &self.near.segments().segment(me.index())), posted))
+        let mine = self.near.segments().segment(me.index());
+        let posted = PostedPeer::of(layout, (me, &mine), peer, self.queue.clone(), outbox.clone());
+        Some(PeerEndpoint::posted(layout, (me, &mine), posted))
     }
 
     #[inline]

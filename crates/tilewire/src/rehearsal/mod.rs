@@ -30,7 +30,7 @@ use crate::link::{Transport, Window};
 use crate::tensor::{Memory, Queue, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::{
-    LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, Ticket, TransportError,
+    LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError,
 };
 use std::rc::Rc;
 use std::time::Duration;
@@ -99,11 +99,17 @@ impl Rehearsal {
     /// The routes of all posts.
     fn add_routes(&self, plan: &mut Plan) {
         let ranks = || Rank::all(self.segments.len());
+        for rank in ranks().filter(|&rank| ranks().any(|peer| self.is_far(rank, peer))) {
+            // A rank posts nothing to itself. Its flushes move its own lines.
+            let segment = self.segments[rank.index()].memory();
+            let (nothing, lines) = (segment.part(0, 0), segment.part(0, self.layout.lines().len()));
+            plan.route(&self.posts[rank.index()].0, rank.number(), &nothing, &lines, LINE as u32);
+        }
         for (from, to) in ranks().flat_map(|from| ranks().map(move |to| (from, to))) {
             if self.is_far(from, to) {
                 let (segment, staging) = (self.segments[to.index()].memory(), self.layout.peer_staging(from.index()));
                 let region = segment.part(staging.start, staging.len());
-                let lines = segment.part(0, self.layout.done().end);
+                let lines = segment.part(0, self.layout.lines().len());
                 plan.route(&self.posts[from.index()].0, to.number(), &region, &lines, LINE as u32);
             }
         }
@@ -252,13 +258,10 @@ impl Transport for RehearsalRank {
         let of = |rank: Rank| self.world.segments[rank.index()].memory();
         if self.world.is_far(self.rank, peer) {
             let (ring, outboxes) = &self.world.posts[self.rank.index()];
-            let posted = PostedPeer {
-                peer: peer.number(),
-                queue: Queue::from(ring),
-                outbox: outboxes[peer.index()].clone(),
-                lines: PostedLines::of(&self.world.layout, self.rank),
-            };
-            return Some(PeerEndpoint::posted(&self.world.layout, (self.rank, of(self.rank)), posted));
+            let (layout, mine) = (&self.world.layout, (self.rank, of(self.rank)));
+            let outbox = outboxes[peer.index()].clone();
+            let posted = PostedPeer::of(layout, mine, peer, Queue::from(ring), outbox);
+            return Some(PeerEndpoint::posted(layout, mine, posted));
         }
         Some(PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer))))
     }

@@ -22,6 +22,7 @@ pub use ring::{BadEntry, Queue, Ring};
 // Element types and purposes of memory, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub(crate) use crate::ir::matching::COUNT_SHIFT;
+pub(crate) use crate::ir::NoticeKind;
 pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 

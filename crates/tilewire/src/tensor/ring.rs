@@ -200,7 +200,7 @@ unsafe fn word<'r>(ring: *mut u8, offset: usize) -> &'r AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::ring::PostedNotice;
+    use crate::ir::ring::{NoticeKind, PostedNotice};
 
     #[test]
     fn a_full_ring_refuses_and_an_emptied_one_takes_again_in_order() {
@@ -213,7 +213,7 @@ mod tests {
                 peer: 1,
                 target: 3,
                 span: None,
-                notice: Some(PostedNotice { slot: 7, value, parts: 1, credit: false }),
+                notice: Some(PostedNotice { slot: 7, value, parts: 1, kind: NoticeKind::Data }),
             };
             // SAFETY: the memory of a ring.
             let put = |x: &Posted| unsafe { push(entries, tickets, capacity as u64, &x.words()) };

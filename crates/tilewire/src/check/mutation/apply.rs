@@ -6,7 +6,7 @@ use super::sites::{Place, sibling, whole};
 use super::{Mutant, Mutation};
 use crate::check::model::Watch;
 use crate::check::world::Plan;
-use crate::ir::{BulkDone, Const, Inst, Kernel, Notice, Op, Type};
+use crate::ir::{BulkDone, Const, Inst, Kernel, Notice, NoticeKind, Op, Type};
 
 /// The plan with the mistake at a place.
 pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
@@ -55,7 +55,7 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
         (Mutation::ReadyOfBlock0, _) => return edit.only_block_0(inst),
         (Mutation::ReleaseToRelaxed, Op::Signal { slot, x }) => Op::SignalCredit { slot, x },
         (Mutation::ReleaseToRelaxed, Op::Post { queue, peer, span, notice }) => {
-            let notice = notice.map(|notice| Notice { credit: true, ..notice });
+            let notice = notice.map(|notice| Notice { kind: NoticeKind::Credit, ..notice });
             Op::Post { queue, peer, span, notice }
         }
         (Mutation::WrongLine, Op::Post { queue, peer, span, notice: Some(mut notice) }) => {

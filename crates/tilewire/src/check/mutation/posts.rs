@@ -5,11 +5,11 @@ use super::sites::{any, each_inst};
 use crate::check::fixed::Reach;
 use crate::check::memory::Bound;
 use crate::ir::ring::MAX_PARTS;
-use crate::ir::{Base, Entity, Inst, Kernel, Notice, Op};
+use crate::ir::{Base, Entity, Inst, Kernel, Notice, NoticeKind, Op};
 
-/// A notice without bytes that is no credit.
+/// A notice without bytes that tells a peer of data.
 pub(super) fn is_signal(op: &Op) -> bool {
-    matches!(op, Op::Post { span: None, notice: Some(Notice { credit: false, .. }), .. })
+    matches!(op, Op::Post { span: None, notice: Some(Notice { kind: NoticeKind::Data, .. }), .. })
 }
 
 /// Bytes with a notice.
@@ -58,7 +58,9 @@ pub(super) fn filler(kernel: &Kernel, inst: Inst) -> Option<Inst> {
 
 /// Where the slots of posted credits may lie.
 pub(super) fn credited(kernel: &Kernel, bound: &[Bound], op: &Op) -> Vec<Reach> {
-    let Op::Post { queue, peer, notice: Some(Notice { slot, credit: true, .. }), .. } = op else { return Vec::new() };
+    let Op::Post { queue, peer, notice: Some(Notice { slot, kind: NoticeKind::Credit, .. }), .. } = op else {
+        return Vec::new();
+    };
     let Some(Bound::Queue(routes)) = bound.get(queue.index()) else { return Vec::new() };
     let constant = |value| kernel.as_const(value).map(|c| c.bits);
     let (peer, slot) = (constant(*peer), constant(*slot));

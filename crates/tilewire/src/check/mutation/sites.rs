@@ -6,7 +6,7 @@ use super::swap::{Swap, swaps};
 use crate::check::fixed::{Reach, reach};
 use crate::check::model::Watch;
 use crate::check::world::{Limits, Plan, ToBlock, execute};
-use crate::ir::{Base, BulkDone, Inst, Kernel, Notice, Op, Region, SourceLine, Type};
+use crate::ir::{Base, BulkDone, Inst, Kernel, Notice, NoticeKind, Op, Region, SourceLine, Type};
 
 /// One place of the source in all kernels that have it; the whole plan if it is not in a kernel.
 #[derive(Default)]
@@ -142,7 +142,8 @@ fn kind(op: &Op) -> &'static str {
         Op::Signal { .. } => "signal",
         Op::SignalCredit { .. } => "credit",
         Op::Post { span: Some(_), .. } => "post",
-        Op::Post { notice: Some(Notice { credit: true, .. }), .. } => "posted credit",
+        Op::Post { notice: Some(Notice { kind: NoticeKind::Credit, .. }), .. } => "posted credit",
+        Op::Post { notice: Some(Notice { kind: NoticeKind::Flush, .. }), .. } => "flush",
         Op::Post { .. } => "posted signal",
         _ => "other",
     }

@@ -45,6 +45,11 @@ pub enum ProxyError {
         /// The line.
         line: u64,
     },
+    /// A flush for a control line of this rank that flushes may not move.
+    OwnLine {
+        /// The line.
+        line: u64,
+    },
     /// A word that does not grow.
     Backwards {
         /// The peer.
@@ -104,6 +109,7 @@ errors! {
             "a kernel posted {bytes} bytes at {address:#x} to rank {peer}, which are not in the outbox: post from the \
              outbox, or from registered memory",
         Line { peer, line } => "a kernel posted a notice for control line {line} of rank {peer}, which is not its own",
+        OwnLine { line } => "a kernel posted a flush for control line {line} of its own rank, which no flush may move",
         Backwards { peer, line, word, last } =>
             "a kernel posted the word {word:#x} for control line {line} of rank {peer}, after {last:#x}: words only \
              grow",

@@ -12,6 +12,9 @@
 //! - **Order** is by count, never by the carrier (`wire.rs`). What waits, waits here: a signal until all earlier posts to
 //!   its peer are delivered, and a notice until the last delivery for its control line is. Credits and deliveries
 //!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
+//! - **A flush** is held as a signal is. Then nothing is sent, and a slot of this rank's own moves. What the carrier
+//!   reports as delivered it has read: this proxy took that report before the release store of the slot, so the reads of
+//!   all earlier posts to the peer come before whatever the waiting role writes to their sources.
 //! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
 //!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
 //!   [`Proxy::settle`] is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
@@ -33,7 +36,7 @@ use super::deadline::Deadline;
 use super::doorbell::Doorbell;
 use super::rendezvous::TransportError;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
-use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
+use crate::tensor::{Memory, NoticeKind, Posted, PostedNotice, PostedSpan, Ring};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
@@ -72,9 +75,10 @@ pub(crate) struct ProxyParts {
     pub peers: Vec<Option<PostedTo>>,
     /// Memory that posts may read.
     pub sources: Vec<Memory>,
-    /// This rank's segment, and the lines of it that posts of others may move.
+    /// This rank's segment, the lines of it that posts of others may move, and those that flushes may.
     pub segment: Memory,
     pub inbound: Vec<Lines>,
+    pub flushed: Vec<Lines>,
     pub doorbell: Doorbell,
     pub aborts: Vec<Abort>,
 }
@@ -113,7 +117,7 @@ struct Peer {
 #[derive(Clone, Copy)]
 struct Held {
     post: Posted,
-    /// Writes before this one must be delivered before a signal may go.
+    /// Writes before this one must be delivered before a signal or a flush may go.
     after: u64,
 }
 
@@ -133,7 +137,7 @@ struct Delivery {
 
 impl Proxy {
     pub(crate) fn new(parts: ProxyParts) -> Proxy {
-        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, doorbell, aborts } = parts;
+        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, flushed, doorbell, aborts } = parts;
         let peer = |to: PostedTo| Peer {
             to,
             announced: Announced::default(),
@@ -146,7 +150,7 @@ impl Proxy {
             carrier,
             peers: peers.into_iter().map(|to| to.map(peer)).collect(),
             sources,
-            arrivals: Arrivals::new(segment, inbound),
+            arrivals: Arrivals::new(segment, inbound, flushed),
             events: Vec::new(),
             writes: HashMap::new(),
             next: 0,
@@ -263,7 +267,7 @@ impl State {
     fn step(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         self.poll(progress, moved)?;
         for peer in 0..self.peers.len() {
-            self.advance(peer, progress)?;
+            self.advance(peer, progress, moved)?;
         }
         // Held posts wait for the carrier alone, so leaving others in the ring cannot deadlock.
         let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
@@ -275,7 +279,7 @@ impl State {
             let held = Held { post, after: self.next };
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
             queue.push_back(held);
-            self.advance(peer, progress)?;
+            self.advance(peer, progress, moved)?;
         }
         Ok(())
     }
@@ -320,12 +324,17 @@ impl State {
             return Err(ProxyError::Destination { peer: number, target: post.target, destination, bytes, len });
         }
         self.source(number, post)?;
-        if let Some(PostedNotice { slot, .. }) = post.notice
-            && !peer.to.lines.iter().any(|lines| lines.numbers.contains(&slot))
-        {
-            return Err(ProxyError::Line { peer: number, line: slot });
+        match post.notice {
+            Some(PostedNotice { slot, kind: NoticeKind::Flush, .. }) if !self.arrivals.may_flush(slot) => {
+                Err(ProxyError::OwnLine { line: slot })
+            }
+            Some(PostedNotice { slot, kind: NoticeKind::Data | NoticeKind::Credit, .. })
+                if Lines::find(&peer.to.lines, slot).is_none() =>
+            {
+                Err(ProxyError::Line { peer: number, line: slot })
+            }
+            _ => Ok(number),
         }
-        Ok(number)
     }
 
     /// The registered memory that a post reads; `None` if it reads nothing.
@@ -341,7 +350,7 @@ impl State {
     }
 
     /// Gives the carrier what may go to a peer.
-    fn advance(&mut self, number: usize, progress: &mut bool) -> Result<(), ProxyError> {
+    fn advance(&mut self, number: usize, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         let Some(peer) = &mut self.peers[number] else { return Ok(()) };
         if peer.held.is_empty() {
             return Ok(());
@@ -355,6 +364,17 @@ impl State {
                 // A signal also covers earlier posts that were still held when it was taken from the ring. Later posts
                 // that have overtaken it may be among these writes: it then waits for them as well.
                 next.after = self.next;
+            }
+            if let Some(PostedNotice { slot: line, value: word, kind: NoticeKind::Flush, .. }) = next.post.notice {
+                match self.is_covered(number, &next, kept.is_empty()) {
+                    true => {
+                        self.arrivals.flush(number, line, word)?;
+                        (*progress, *moved) = (true, true);
+                    }
+                    // It holds nobody back but later signals and flushes: its line is none of the peer's.
+                    false => kept.push_back(next),
+                }
+                continue;
             }
             let line = next.post.notice.map(|notice| notice.slot);
             let may = !full
@@ -375,7 +395,7 @@ impl State {
     /// True if a post may be given to the carrier now. `is_first`: no earlier post to this peer is held.
     fn may_go(&self, number: usize, held: &Held, is_first: bool) -> Result<bool, ProxyError> {
         let peer = self.peers[number].as_ref().expect("a peer with held posts");
-        let Some(PostedNotice { slot: line, value: word, parts, credit }) = held.post.notice else { return Ok(true) };
+        let Some(PostedNotice { slot: line, value: word, parts, kind }) = held.post.notice else { return Ok(true) };
         let has_bytes = held.post.span.is_some();
         match peer.deliveries.get(&line) {
             Some(delivery) if delivery.missing == 0 => return Ok(false),
@@ -384,9 +404,14 @@ impl State {
             Some(&Delivery { missing, .. }) => return Err(ProxyError::Parts { peer: number, line, word, missing }),
             None => {}
         }
-        let is_covered = || is_first && peer.under_way.first().is_none_or(|&first| first >= held.after);
         let is_begun = || peer.deliveries.contains_key(&line);
-        Ok(has_bytes || credit || is_begun() || is_covered())
+        Ok(has_bytes || kind == NoticeKind::Credit || is_begun() || self.is_covered(number, held, is_first))
+    }
+
+    /// True if all earlier posts to the peer are delivered.
+    fn is_covered(&self, number: usize, held: &Held, is_first: bool) -> bool {
+        let peer = self.peers[number].as_ref().expect("a peer with held posts");
+        is_first && peer.under_way.first().is_none_or(|&first| first >= held.after)
     }
 
     /// Gives a post to the carrier; false if it cannot take it now. What it has taken by then, the mail, stays taken.
