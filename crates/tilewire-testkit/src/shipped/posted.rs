@@ -2,7 +2,7 @@
 
 use super::{Cases, GEOMETRIES, in_slots};
 use tilewire::check::Plan;
-use tilewire::link::Transport;
+use tilewire::link::{Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
 use tilewire::{
@@ -20,6 +20,14 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
         worlds.push(("mixed", mixed));
     }
     for (links, domains) in worlds {
+        for (&(collective, trace), in_place) in DIRECT.iter().flat_map(|case| [(case, false), (case, true)]) {
+            let domains = domains.clone();
+            let how = if in_place { "in place" } else { "through an outbox" };
+            let is_scatter = collective == "scatter";
+            cases.add(collective, format!("direct {how}, {links}"), move || {
+                direct(&domains, blocks, (in_place, is_scatter), trace)
+            });
+        }
         for &(collective, what, copies, trace) in ALL {
             let domains = domains.clone();
             cases.add(collective, format!("{what}, {links}"), move || {
@@ -71,6 +79,57 @@ const ALL: &[(&str, &str, usize, Trace)] = &[
     ("all_reduce", "two-phase", 1, |link, blocks, n| reduced(link, blocks, Algorithm::TwoPhase, n)),
     ("all_reduce", "ring", 1, |link, blocks, n| reduced(link, blocks, Algorithm::Ring, n)),
 ];
+
+/// A launch of an exchange into windows: the output and the window, the input, and the knobs.
+type Direct = fn(&RehearsalRank, (&Tensor<f32>, &Window<f32>), &Tensor<f32>, Knobs, bool) -> Result<Traced, RunError>;
+
+macro_rules! hooked {
+    ($exchange:expr, $window:expr, $knobs:expr, $in_place:expr) => {{
+        let exchange = $exchange.window($window).config($knobs);
+        match $in_place {
+            true => exchange.trace(),
+            false => exchange.produce(|c| c.input.load(c.pos()) * 2.0).trace(),
+        }
+    }};
+}
+
+/// By collective.
+const DIRECT: &[(&str, Direct)] = &[
+    ("sendrecv", |link, (out, window), inp, knobs, in_place| {
+        let (to, from) = link.neighbours();
+        hooked!(sendrecv(link, out, &inp.slice(0..out.len()), to, from), window, knobs, in_place)
+    }),
+    ("all_to_all", |link, (out, window), inp, knobs, in_place| {
+        hooked!(all_to_all(link, out, inp), window, knobs, in_place)
+    }),
+    ("all_gather", |link, (out, window), inp, knobs, in_place| {
+        hooked!(all_gather(link, out, &inp.slice(0..out.len() / link.world_size())), window, knobs, in_place)
+    }),
+    ("broadcast", |link, (out, window), inp, knobs, in_place| {
+        hooked!(broadcast(link, out, inp, Rank::new(1)), window, knobs, in_place)
+    }),
+    ("gather", |link, (out, window), inp, knobs, in_place| {
+        hooked!(gather(link, out, &inp.slice(0..out.len() / link.world_size()), Rank::new(1)), window, knobs, in_place)
+    }),
+    ("scatter", |link, (out, window), inp, knobs, in_place| {
+        // An output is a whole window, so the input of the root is as long as all of them.
+        hooked!(scatter(link, out, inp, Rank::new(1)), window, knobs, in_place)
+    }),
+];
+
+/// Three launches into the same windows from the same inputs and outboxes, with other blocks in the second. The last block
+/// has less to do.
+fn direct(domains: &[Vec<usize>], blocks: usize, (in_place, is_scatter): (bool, bool), trace: Direct) -> Result<Plan, RunError> {
+    let ranks: usize = domains.iter().map(Vec::len).sum();
+    let len = ranks * (blocks * 37 - 3);
+    let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
+    let (windows, inputs) = (tensors(len), tensors(if is_scatter { len * ranks } else { len }));
+    world(ranks, blocks, domains).plan(3, |link, launch| {
+        let (rank, blocks) = (link.number() as usize, if launch == 1 { 1 } else { blocks });
+        let knobs = Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
+        trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
+    })
+}
 
 fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
     world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))

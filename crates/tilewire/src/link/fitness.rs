@@ -54,8 +54,13 @@ pub fn check_transfer(
         return Err(TransferError::Unreachable { rank, peer });
     }
     let shape = transport.link(peer);
-    if shape.kind == LinkKind::Fabric && matches!(protocol, Protocol::Packet | Protocol::Direct { .. }) {
-        let why = "the peer is reached by posts, which carry whole slots: use staged, or leave the primitive out";
+    let is_posted = shape.kind == LinkKind::Fabric;
+    if is_posted && protocol == Protocol::Packet {
+        let why = "the peer is reached by posts, which carry no packets: use staged, or direct into a window";
+        return Err(TransferError::Unable { protocol, why });
+    }
+    if is_posted && matches!(protocol, Protocol::Direct { .. }) && !transport.posts_windows() {
+        let why = "the peer is reached by posts, and this transport posts into no windows: use staged";
         return Err(TransferError::Unable { protocol, why });
     }
     let max = shape.max_blocks;

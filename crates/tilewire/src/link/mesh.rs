@@ -1,10 +1,12 @@
 //! Domains of ranks that map each other's memory, joined by posts.
 
 use super::window::{WindowCall, WindowParts};
-use super::{ShmOptions, ShmTransport, Transport};
+use super::{PostFrom, ShmOptions, ShmTransport, Transport};
 use crate::tensor::{Memory, Queue, Ring};
 use crate::transport::layout::{LINE, Layout};
-use crate::transport::proxy::{Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, Target};
+use crate::transport::proxy::{
+    Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedRegion, PostedSource, PostedTo, Proxy, ProxyParts, Target,
+};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
     Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
@@ -97,7 +99,7 @@ impl MeshTransport {
         let queue = ring.queue(0);
         let lines = |rank: Rank| lines_of(&layout, rank);
         let to = |peer: Rank| {
-            is_far(peer).then(|| PostedTo { regions: vec![layout.geometry().per_peer_bytes as u64], lines: lines(me) })
+            is_far(peer).then(|| PostedTo { regions: vec![Some(layout.geometry().per_peer_bytes as u64)], lines: lines(me) })
         };
         let proxy = Arc::new(Proxy::new(ProxyParts {
             rank: me.index(),
@@ -123,6 +125,10 @@ impl MeshTransport {
     /// True if the peer is reached by posts.
     pub fn is_far(&self, peer: Rank) -> bool {
         self.outboxes.get(peer.index()).is_some_and(Option::is_some)
+    }
+
+    fn proxy(&self) -> &Arc<Proxy> {
+        self.door.proxy().expect("a mesh has a proxy")
     }
 
     /// Bytes that have come to this rank by posts.
@@ -258,7 +264,46 @@ impl Transport for MeshTransport {
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         let parts = self.near.window_memory(call)?;
-        Ok(parts.without(|rank| self.is_far(rank)))
+        if self.domains.len() == 1 {
+            return Ok(parts);
+        }
+        let (world, proxy) = (self.near.shared(), self.proxy());
+        // A number that no rank has, neither for a window nor for posts to one.
+        let (mine, deadline) = (proxy.regions().map_err(TransportError::from), world.deadline());
+        let list = |used: &[u16]| used.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
+        let said = Parameters::new("window regions")
+            .with("used", mine.as_deref().map(list).unwrap_or_default())
+            .object(mine.err())
+            .agree(world, &["used"], deadline)?;
+        let used = said.iter().filter_map(|values| values.last()).flat_map(|used| used.split(' '));
+        let used: Vec<u16> = used.filter_map(|number| number.parse().ok()).collect();
+        let number = (1..=u16::MAX).find(|number| !used.contains(number)).ok_or(TransportError::TooManyWindows);
+        let far = |(rank, memory): (Rank, &Option<Memory>)| memory.as_ref().filter(|_| self.is_far(rank)).map(Memory::bytes);
+        let bytes = Rank::all(self.world_size()).zip(&parts.peers).map(far).collect();
+        let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
+        let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
+        // No rank posts to a peer that does not have the region yet.
+        Ok(parts.with_posted(world.all_have("window regions", region, deadline)?))
+    }
+
+    fn posts_windows(&self) -> bool {
+        true
+    }
+
+    fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool {
+        self.is_far(peer) && self.proxy().reads_in_place(memory)
+    }
+
+    fn post_source(&self, _: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError> {
+        let outbox;
+        let memory = match from {
+            PostFrom::Memory(memory) => memory,
+            PostFrom::Outbox(bytes) => {
+                outbox = self.memory(bytes.max(1))?.part(0, bytes);
+                &outbox
+            }
+        };
+        Ok(PostedSource::register(self.proxy(), memory)?)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

@@ -38,7 +38,7 @@ mod shm;
 mod window;
 
 pub use any::AnyTransport;
-pub use contract::{Tensors, Transport};
+pub use contract::{PostFrom, Tensors, Transport};
 pub use fitness::check_transfer;
 pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]

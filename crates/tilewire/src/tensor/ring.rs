@@ -114,6 +114,11 @@ impl Queue {
         self.target
     }
 
+    /// The same queue, for posts to another region at the peers.
+    pub(crate) fn for_region(self, target: u16) -> Queue {
+        Queue { target, ..self }
+    }
+
     /// The same queue for notices of this purpose.
     pub fn for_purpose(self, purpose: Purpose) -> Queue {
         Queue { memories: self.memories.map(|memory| memory.for_purpose(purpose)), ..self }

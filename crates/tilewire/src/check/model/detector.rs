@@ -33,6 +33,10 @@ pub struct Watch {
     pub relaxed: HashSet<(u32, u32, Inst)>,
     /// `each`s that do not end with a barrier, likewise: a mutation.
     pub unbarriered: HashSet<(u32, u32, Inst)>,
+    /// Posted signals and flushes that cover no earlier posts, likewise: mutations.
+    pub uncovered: HashSet<(u32, u32, Inst)>,
+    /// Notices that do not wait for earlier ones for their slot, likewise: a mutation.
+    pub unheld: HashSet<(u32, u32, Inst)>,
 }
 
 /// Neighbouring accesses of one instruction that are not in the shadow yet.

@@ -29,7 +29,7 @@ impl Detector<'_> {
     pub(super) fn posts(&mut self, descriptor: &Descriptor) {
         self.flush();
         self.incomplete.get_or_insert(Incomplete::Posts);
-        let &Descriptor { who, queue, peer, span, notice, .. } = descriptor;
+        let &Descriptor { who, inst, queue, peer, span, notice } = descriptor;
         let role = self.role(who);
         let seen = self.parties[role as usize].release(role);
         // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it, whichever
@@ -51,12 +51,20 @@ impl Detector<'_> {
         });
         let Some(notice) = notice else { return };
         let key = SlotKey { memory: notice.slot.memory, byte: notice.slot.byte };
-        let notifier = self.notifier(route, key, who);
+        let op = (self.parties[role as usize].launch, who.rank, inst);
+        let (is_covering, is_held) = (!self.watch.uncovered.contains(&op), !self.watch.unheld.contains(&op));
+        let mut notifier = self.notifier(route, key, who);
+        if !is_held && !self.told.contains_key(&(notifier, notice.value)) {
+            // Somebody else, who knows nothing of the notices before.
+            self.notices.remove(&(route, key));
+            notifier = self.notifier(route, key, who);
+        }
         let told = self.told.entry((notifier, notice.value)).or_default();
         told.knowledge.join(&seen);
         match notice.kind {
             NoticeKind::Data => {}
             NoticeKind::Credit => return,
+            NoticeKind::Flush if !is_covering => return,
             // The sources of all earlier posts to the peer have been read; nothing is known of their writes. An earlier
             // post of a reused party was over for the poster, writes included, or the party would not have been reused.
             NoticeKind::Flush => {
@@ -76,7 +84,7 @@ impl Detector<'_> {
         // An earlier part may have told more of its lane.
         let mut covered = Clock::default();
         over.into_iter().filter(to_peer).chain(own).for_each(|(lane, epoch)| covered.set(lane, epoch));
-        if lane.is_none() {
+        if lane.is_none() && is_covering {
             let (posted, is_new) = self.routes.entry(route).or_default();
             covered.join(posted);
             told.shows_data = std::mem::take(is_new);

@@ -126,6 +126,12 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
         Mutation::FlagsNotCleared => clears(kernel, inst),
         Mutation::NoticeBeforeData | Mutation::PartsOffByOne => posts::is_delivery(op),
         Mutation::PostBeforePut => posts::filler(kernel, inst).is_some(),
+        Mutation::OutboxReused => {
+            waits && !in_drain(kernel, body, inst) && posts::refill(kernel, whole(kernel, inst)).is_some()
+        }
+        Mutation::OvertakingSignal => posts::covers_posts(kernel, inst),
+        Mutation::EarlyFlush => posts::is_flush(op),
+        Mutation::UnheldNotice => posts::is_second(kernel, inst),
         Mutation::WrongLine => matches!(op, Op::Post { notice: Some(_), .. }),
         Mutation::CounterReset | Mutation::SwappedPeers | Mutation::ReusedFlag => false,
     }

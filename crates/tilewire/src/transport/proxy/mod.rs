@@ -24,11 +24,13 @@
 mod carrier;
 mod error;
 mod loop_carrier;
+mod registered;
 mod wire;
 
 pub use carrier::{Carrier, Event, Source, Target, Write};
 pub use error::ProxyError;
 pub(crate) use loop_carrier::{LoopCarrier, LoopEnd};
+pub use registered::{PostedRegion, PostedSource};
 pub(crate) use wire::{Lines, MOST_LINES};
 
 use super::abort::{Abort, AbortCode, Cause};
@@ -85,8 +87,8 @@ pub(crate) struct ProxyParts {
 
 /// What posts to one peer may touch.
 pub(crate) struct PostedTo {
-    /// Bytes of each region.
-    pub regions: Vec<u64>,
+    /// Bytes of each region; `None` if there is none of this number.
+    pub regions: Vec<Option<u64>>,
     /// The peer's lines that this rank moves.
     pub lines: Vec<Lines>,
 }
@@ -95,12 +97,22 @@ struct State {
     ring: Ring,
     carrier: Box<dyn Carrier>,
     peers: Vec<Option<Peer>>,
-    sources: Vec<Memory>,
+    sources: Vec<Registered>,
+    next_source: u64,
     arrivals: Arrivals,
     events: Vec<Event>,
     /// Writes under way: the peer, and the control line of its delivery.
     writes: HashMap<u64, (usize, Option<u64>)>,
     next: u64,
+    /// True if nothing moves any more.
+    is_halted: bool,
+}
+
+/// Memory that posts may read.
+struct Registered {
+    /// `None`: as long as the proxy lives.
+    id: Option<u64>,
+    memory: Memory,
 }
 
 struct Peer {
@@ -149,11 +161,13 @@ impl Proxy {
             ring,
             carrier,
             peers: peers.into_iter().map(|to| to.map(peer)).collect(),
-            sources,
+            sources: sources.into_iter().map(|memory| Registered { id: None, memory }).collect(),
+            next_source: 0,
             arrivals: Arrivals::new(segment, inbound, flushed),
             events: Vec::new(),
             writes: HashMap::new(),
             next: 0,
+            is_halted: false,
         };
         let [busy, refused] = [(); 2].map(|()| AtomicBool::new(false));
         Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), busy, refused, doorbell, aborts }
@@ -234,7 +248,7 @@ impl Proxy {
     }
 
     fn step_inside(&self, state: &mut State) -> bool {
-        if self.error().is_some() {
+        if self.error().is_some() || state.is_halted {
             return false;
         }
         let (mut progress, mut moved) = (false, false);
@@ -316,13 +330,7 @@ impl State {
     fn check(&self, post: &Posted) -> Result<usize, ProxyError> {
         let number = post.peer as usize;
         let peer = self.peers.get(number).and_then(Option::as_ref).ok_or(ProxyError::Peer { peer: number })?;
-        // A post without bytes is a write of none, at the beginning of its region.
-        let (destination, bytes) = post.span.map_or((0, 0), |span| (span.destination, span.bytes));
-        let len = peer.to.regions.get(usize::from(post.target)).copied();
-        let fits = |len: u64| destination.checked_add(bytes).is_some_and(|end| end <= len);
-        if !len.is_some_and(fits) {
-            return Err(ProxyError::Destination { peer: number, target: post.target, destination, bytes, len });
-        }
+        self.destination(number, post)?;
         self.source(number, post)?;
         match post.notice {
             Some(PostedNotice { slot, kind: NoticeKind::Flush, .. }) if !self.arrivals.may_flush(slot) => {
@@ -337,6 +345,19 @@ impl State {
         }
     }
 
+    /// Refuses bytes outside of a region that this rank has.
+    fn destination(&self, number: usize, post: &Posted) -> Result<(), ProxyError> {
+        // A post without bytes is a write of none, at the beginning of its region.
+        let (destination, bytes) = post.span.map_or((0, 0), |span| (span.destination, span.bytes));
+        let regions = self.peers[number].as_ref().map_or(&[][..], |peer| &peer.to.regions);
+        let len = regions.get(usize::from(post.target)).copied().flatten();
+        let fits = |len: u64| destination.checked_add(bytes).is_some_and(|end| end <= len);
+        match len.is_some_and(fits) {
+            true => Ok(()),
+            false => Err(ProxyError::Destination { peer: number, target: post.target, destination, bytes, len }),
+        }
+    }
+
     /// The registered memory that a post reads; `None` if it reads nothing.
     fn source(&self, peer: usize, post: &Posted) -> Result<Option<Memory>, ProxyError> {
         let Some(PostedSpan { source, bytes, .. }) = post.span.filter(|span| span.bytes > 0) else { return Ok(None) };
@@ -344,7 +365,7 @@ impl State {
             let first = memory.start().as_ptr() as u64;
             source >= first && source.checked_add(bytes).is_some_and(|end| end <= first + memory.bytes() as u64)
         };
-        let memory = self.sources.iter().find(inside);
+        let memory = self.sources.iter().map(|source| &source.memory).find(inside);
         let memory = memory.ok_or(ProxyError::Source { peer, address: source, bytes })?;
         Ok(Some(memory.part((source - memory.start().as_ptr() as u64) as usize, bytes as usize)))
     }
@@ -416,6 +437,8 @@ impl State {
 
     /// Gives a post to the carrier; false if it cannot take it now. What it has taken by then, the mail, stays taken.
     fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
+        // Again: while it was held, its region or its source may have been removed.
+        self.destination(number, post)?;
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
         let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));

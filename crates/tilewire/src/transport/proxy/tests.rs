@@ -63,7 +63,7 @@ impl Rig {
             let (ring, outbox) = (Ring::new(capacity), Memory::zeroed_shared(REGION));
             let queue = ring.queue(0);
             let to =
-                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![REGION as u64], lines: lines(rank) });
+                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![Some(REGION as u64)], lines: lines(rank) });
             let proxy = Proxy::new(ProxyParts {
                 rank,
                 ring,
@@ -247,6 +247,16 @@ struct NetCarrier {
 }
 
 impl Carrier for NetCarrier {
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, memory: &Memory) -> bool {
+        memory.reachable_from().host
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         let mut wires = self.net.lock();
         if let Some(fails) = wires.fails {
@@ -456,6 +466,18 @@ struct Choosy {
 }
 
 impl Carrier for Choosy {
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        self.inner.open(region, memory, senders)
+    }
+
+    fn close(&mut self, region: u16) {
+        self.inner.close(region);
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        self.inner.reads(memory)
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         if self.random.below(3) > 0 { Ok(false) } else { self.inner.write(write) }
     }
