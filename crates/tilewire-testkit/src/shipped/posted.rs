@@ -117,22 +117,29 @@ const DIRECT: &[(&str, Direct)] = &[
     }),
 ];
 
-/// Three launches into the same windows from the same inputs and outboxes, with other blocks in the second. The last block
-/// has less to do.
+/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block has
+/// less to do.
 fn direct(domains: &[Vec<usize>], blocks: usize, (in_place, is_scatter): (bool, bool), trace: Direct) -> Result<Plan, RunError> {
     let ranks: usize = domains.iter().map(Vec::len).sum();
     let len = ranks * (blocks * 37 - 3);
     let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
     let (windows, inputs) = (tensors(len), tensors(if is_scatter { len * ranks } else { len }));
-    world(ranks, blocks, domains).plan(3, |link, launch| {
-        let (rank, blocks) = (link.number() as usize, if launch == 1 { 1 } else { blocks });
+    world(ranks, blocks, domains).plan(4, |link, launch| {
+        let (rank, blocks) = (link.number() as usize, if launch == 2 { 1 } else { blocks });
         let knobs = Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
+        // First with the neighbours alone, as in `plan`.
+        let trace = if launch == 0 { DIRECT[0].1 } else { trace };
         trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
     })
 }
 
 fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
-    world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
+    // First an exchange with the neighbours alone: counters that differ from peer to peer show whether a rank takes the
+    // slots of one for those of another.
+    world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+        0 => exchange(link, blocks, Primitive::Staged, 0),
+        _ => trace(link, blocks, launch - 1),
+    })
 }
 
 /// As [`Rehearsal::small`], with a second channel for every block: results of two phases come back there.

@@ -61,7 +61,7 @@ pub(crate) fn send_direct_any<'t>(
         });
     });
     let span = span_of(r, tiling, block, ty.size());
-    peer.deliver(r, &|| vec![span], Word::Done(block), next);
+    deliver(r, peer, tiling, span, ty.size(), (block, next));
     counters.set(StartWord::Direct, next);
 }
 
@@ -71,10 +71,25 @@ pub(crate) fn send_direct_any<'t>(
 pub fn post_direct<'t>(r: &RoleCtx<'t>, peer: &Peer<'t>, max_blocks: usize, tiling: Tiling, size: usize) {
     let (block, counters, next) = permitted(r, peer, max_blocks, tiling);
     let span = span_of(r, tiling, block, size);
-    peer.deliver(r, &|| vec![span], Word::Done(block), next);
+    deliver(r, peer, tiling, span, size, (block, next));
     peer.flush(r, Word::Sent(block), next);
     peer.wait(r, Word::Sent(block), next);
     counters.set(StartWord::Direct, next);
+}
+
+/// Delivers this block's part.
+#[track_caller]
+fn deliver<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    tiling: Tiling,
+    span: Span<'t>,
+    size: usize,
+    (block, next): (Value<'t, i64>, Value<'t, u64>),
+) {
+    // A block that has nothing to do posts no bytes, at the end of the window: its part would begin beyond.
+    let end = (tiling.len() * size) as i64;
+    peer.deliver(r, &|| vec![Span { offset: span.offset.min(end), ..span }], Word::Done(block), next);
 }
 
 /// Waits until this block may write the window. Returns its number, its counters, and the number of this launch.

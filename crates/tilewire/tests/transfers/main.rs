@@ -10,6 +10,7 @@ mod every_link;
 #[cfg(feature = "check")]
 mod examples;
 mod order;
+mod posted_windows;
 mod posts;
 mod segment;
 mod segment_processes;

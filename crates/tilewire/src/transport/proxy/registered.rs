@@ -142,7 +142,7 @@ impl Proxy {
         self.enter().is_ok_and(|state| state.carrier.reads(memory))
     }
 
-    fn add_region(&self, number: u16, own: &Memory, bytes: &[Option<usize>]) -> Result<(), ProxyError> {
+    pub(super) fn add_region(&self, number: u16, own: &Memory, bytes: &[Option<usize>]) -> Result<(), ProxyError> {
         let mut state = self.enter()?;
         let State { peers, carrier, .. } = &mut *state;
         let far: Vec<usize> = (0..peers.len()).filter(|&peer| peers[peer].is_some()).collect();
@@ -158,7 +158,7 @@ impl Proxy {
         Ok(())
     }
 
-    fn remove_region(&self, number: u16) {
+    pub(super) fn remove_region(&self, number: u16) {
         // Nothing is left to protect in a proxy that panicked: it moves nothing any more.
         let Ok(mut state) = self.enter() else { return };
         for peer in state.peers.iter_mut().flatten() {
@@ -169,7 +169,7 @@ impl Proxy {
         state.carrier.close(number);
     }
 
-    fn add_source(&self, memory: &Memory) -> Result<u64, ProxyError> {
+    pub(super) fn add_source(&self, memory: &Memory) -> Result<u64, ProxyError> {
         let mut state = self.enter()?;
         let id = state.next_source;
         state.next_source += 1;
@@ -177,7 +177,7 @@ impl Proxy {
         Ok(id)
     }
 
-    fn remove_source(&self, id: u64) {
+    pub(super) fn remove_source(&self, id: u64) {
         if let Ok(mut state) = self.enter() {
             state.sources.retain(|source| source.id != Some(id));
         }

@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
 mod flushes;
+mod regions;
 
 // ---- ranks ------------------------------------------------------------------------------------------------------------
 
