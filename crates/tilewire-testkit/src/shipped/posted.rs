@@ -2,6 +2,7 @@
 
 use super::{Cases, GEOMETRIES, in_slots};
 use tilewire::check::Plan;
+use tilewire::collective::Rounds;
 use tilewire::link::{Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
@@ -10,7 +11,7 @@ use tilewire::{
     reduce_scatter, scatter, sendrecv,
 };
 
-/// The cases of everything that posts carry.
+/// The cases of everything that posts carry, in worlds that together have every kind of pair.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     let alone: Vec<Vec<usize>> = (0..ranks).map(|rank| vec![rank]).collect();
     // Domains that are not contiguous, each with near peers where there are enough ranks.
@@ -20,21 +21,85 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
         worlds.push(("mixed", mixed));
     }
     for (links, domains) in worlds {
-        for (&(collective, trace), in_place) in DIRECT.iter().flat_map(|case| [(case, false), (case, true)]) {
+        cases_in(cases, (ranks, blocks), links, &domains);
+    }
+}
+
+/// The same in a world with these domains, which `links` names.
+pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links: &str, domains: &[Vec<usize>]) {
+    for (&(collective, trace), in_place) in DIRECT.iter().flat_map(|case| [(case, false), (case, true)]) {
+        let (domains, is_scatter) = (domains.to_vec(), collective == "scatter");
+        let how = if in_place { "in place" } else { "through an outbox" };
+        cases.add(collective, format!("direct {how}, {links}"), move || {
+            direct(&domains, blocks, (in_place, is_scatter), trace)
+        });
+    }
+    for &(collective, what, copies, trace) in ALL {
+        let domains = domains.to_vec();
+        cases.add(collective, format!("{what}, {links}"), move || {
+            after_neighbours(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
+        });
+    }
+}
+
+/// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
+pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
+    for (name, domains) in two_level_worlds(ranks) {
+        for &(collective, what, copies, trace) in TWO_LEVEL {
             let domains = domains.clone();
-            let how = if in_place { "in place" } else { "through an outbox" };
-            let is_scatter = collective == "scatter";
-            cases.add(collective, format!("direct {how}, {links}"), move || {
-                direct(&domains, blocks, (in_place, is_scatter), trace)
-            });
-        }
-        for &(collective, what, copies, trace) in ALL {
-            let domains = domains.clone();
-            cases.add(collective, format!("{what}, {links}"), move || {
+            cases.add(collective, format!("two-level{what}, {name}"), move || {
                 plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
             });
         }
     }
+}
+
+/// Pairs of domains, by name, of at least three ranks.
+fn two_level_worlds(ranks: usize) -> Vec<(String, Vec<Vec<usize>>)> {
+    let cut = |at: usize| (format!("{at}+{}", ranks - at), vec![(0..at).collect(), (at..ranks).collect()]);
+    let cuts = [1, ranks / 2, ranks - 1].map(cut);
+    let mut worlds: Vec<(String, Vec<Vec<usize>>)> = Vec::new();
+    for world in cuts {
+        if !worlds.contains(&world) {
+            worlds.push(world);
+        }
+    }
+    worlds.push(("interleaved".into(), [0, 1].map(|first| (first..ranks).step_by(2).collect()).to_vec()));
+    worlds
+}
+
+/// As [`ALL`], in two levels.
+const TWO_LEVEL: &[(&str, &str, usize, Trace)] = &[
+    ("all_gather", "", 1, |link, blocks, n| gathered(link, slots(blocks, n), blocks)),
+    ("all_gather", ", 2 copies", 2, |link, blocks, n| gathered(link, slots(blocks, n), blocks)),
+    ("all_gather", ", 2 copies in shared roles", 2, |link, blocks, n| {
+        gathered(link, Knobs { send_warps: Some(2), recv_warps: Some(2), ..slots(blocks, n) }, blocks)
+    }),
+    ("broadcast", "", 1, |link, blocks, n| {
+        // A root of each domain, in turn.
+        let root = Rank::new((n % 2) as u32 * (link.world_size() as u32 - 1));
+        broadcast(link, &floats(len(blocks)), &floats(len(blocks)), root)
+            .algorithm(Algorithm::TwoLevel)
+            .config(slots(blocks, n))
+            .produce(|c| c.input.load(c.pos()) * 0.5)
+            .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+            .trace()
+    }),
+    // Not in two levels, but between the same domains: legs that have different numbers of blocks.
+    ("all_to_all", " world, fewer blocks for far peers", 1, |link, blocks, n| {
+        let (out, inp) = (floats(link.world_size() * len(blocks)), floats(link.world_size() * len(blocks)));
+        let near = Knobs { blocks: Some(2 * blocks), ..slots(blocks, n) };
+        all_to_all(link, &out, &inp).config(near).far(slots(blocks, n)).rounds(Rounds::Blocks).trace()
+    }),
+];
+
+fn gathered(link: &RehearsalRank, knobs: Knobs, blocks: usize) -> Result<Traced, RunError> {
+    all_gather(link, &floats(link.world_size() * len(blocks)), &floats(len(blocks)))
+        .algorithm(Algorithm::TwoLevel)
+        .config(knobs)
+        .produce(|c| c.input.load(c.pos()) * 0.5)
+        .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+        .trace()
 }
 
 /// A launch of a schedule, as a case has three of them.
@@ -127,15 +192,19 @@ fn direct(domains: &[Vec<usize>], blocks: usize, (in_place, is_scatter): (bool, 
     world(ranks, blocks, domains).plan(4, |link, launch| {
         let (rank, blocks) = (link.number() as usize, if launch == 2 { 1 } else { blocks });
         let knobs = Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First with the neighbours alone, as in `plan`.
+        // First with the neighbours alone, as in `after_neighbours`.
         let trace = if launch == 0 { DIRECT[0].1 } else { trace };
         trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
     })
 }
 
 fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
-    // First an exchange with the neighbours alone: counters that differ from peer to peer show whether a rank takes the
-    // slots of one for those of another.
+    world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
+}
+
+/// The same after an exchange with the neighbours alone: counters that differ from peer to peer show whether a rank takes
+/// the slots of one for those of another.
+fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
     world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
         0 => exchange(link, blocks, Primitive::Staged, 0),
         _ => trace(link, blocks, launch - 1),

@@ -192,8 +192,11 @@ impl WaitHost for SegmentWaits {
     }
 
     fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool {
+        // Driven by the rank's thread from now on, if there is one.
+        let handed: Vec<&Arc<Proxy>> = self.proxies.iter().filter(|proxy| proxy.hand_over()).collect();
+        let is_own = |proxy: &&Arc<Proxy>| !handed.iter().any(|other| Arc::ptr_eq(other, proxy));
         // Nobody rings when a post is delivered, and others may be held until then.
-        let is_busy = || self.proxies.iter().any(|proxy| proxy.is_busy());
+        let is_busy = || self.proxies.iter().filter(is_own).any(|proxy| proxy.is_busy());
         let was_busy = is_busy();
         let timeout = if self.aborts.len() == 1 && !was_busy { timeout } else { timeout.min(Self::NAP) };
         // A carrier rings this bell when something arrives, which is then still to be taken.
@@ -201,7 +204,9 @@ impl WaitHost for SegmentWaits {
             self.progress();
             ready() || is_busy() && !was_busy
         };
-        self.doorbells[self.own].sleep(ready, timeout)
+        let is_ready = self.doorbells[self.own].sleep(ready, timeout);
+        handed.iter().for_each(|proxy| proxy.take_back());
+        is_ready
     }
 
     fn owner(&self, address: usize) -> usize {

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `device.rs` | [`Device`]: the driver, a GPU, its context |
 //! | `buffer.rs` | [`Buffer`]: device memory, and tensors in it |
+//! | `pinned.rs` | host memory that kernels reach |
 //! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
 //! | `graph.rs` | [`Graph`]: recorded launches, to be replayed |
@@ -36,6 +37,7 @@ mod gang;
 mod graph;
 mod launch;
 mod mapped;
+mod pinned;
 mod program;
 mod report;
 mod residency;

@@ -74,11 +74,16 @@ impl WindowParts {
         WindowParts { number, peers, posted: None }
     }
 
+    /// The same window where some ranks are out of reach.
+    pub(super) fn without(mut self, is_out_of_reach: impl Fn(Rank) -> bool) -> WindowParts {
+        let ranks = Rank::all(self.peers.len());
+        self.peers.iter_mut().zip(ranks).filter(|(_, rank)| is_out_of_reach(*rank)).for_each(|(peer, _)| *peer = None);
+        self
+    }
+
     /// The same window where the ranks in this region are reached by posts.
     pub(super) fn with_posted(mut self, region: PostedRegion) -> WindowParts {
-        let ranks = Rank::all(self.peers.len());
-        let far = self.peers.iter_mut().zip(ranks).filter(|(_, rank)| region.bytes(*rank).is_some());
-        far.for_each(|(peer, _)| *peer = None);
+        self = self.without(|rank| region.bytes(rank).is_some());
         WindowParts { posted: Some(region), ..self }
     }
 }

@@ -221,16 +221,18 @@ impl Prepared {
             let mut abort = None;
             let over = match machine.stop {
                 Stop::Blocked(_) => {
-                    let (watch, at) = (machine.watch, machine.awaited());
+                    let watch = machine.watch;
+                    // Looked up only once the wait is long: while it spins, every nanosecond counts.
+                    let awaited = || machine.awaited();
                     // SAFETY: the machine is blocked, and outlives this call.
                     let is_ready = || unsafe { watch.is_ready() };
-                    let in_vain = if backoff.spins() { None } else { waits.in_vain(at) };
+                    let in_vain = if backoff.spins() { None } else { waits.in_vain(awaited()) };
                     // Checked after reading the word: signals sent before it are visible now.
                     abort = waits.aborted().or_else(|| in_vain.filter(|_| !is_ready()));
                     if abort.is_none() && backoff.is_stalled() {
-                        abort = participant.waits(std::iter::once(at));
+                        abort = participant.waits(std::iter::once(awaited()));
                     }
-                    let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(at)).is_some();
+                    let mut ready = || is_ready() || waits.aborted().or_else(|| waits.in_vain(awaited())).is_some();
                     abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
                 _ => true,

@@ -2,14 +2,14 @@
 
 use tilewire::collective::Rounds;
 use tilewire::ir::{Kernel, simplify};
-use tilewire::link::{ShmOptions, ShmTransport, Window};
+use tilewire::link::{NvlOptions, ShmOptions, ShmTransport, Transport, Window};
 use tilewire::ptx::{Options, Target, emit};
-use tilewire::rehearsal::Rehearsal;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
 use tilewire::transport::{Rank, World};
 use tilewire::{
-    Algorithm, Bf16, F8E4M3, Knobs, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
-    send, sendrecv,
+    Algorithm, Bf16, F8E4M3, Knobs, Primitive, Tensor, all_gather, all_reduce, all_to_all, broadcast, hooks, map,
+    reduce_scatter, send, sendrecv,
 };
 use tilewire_testkit::ptxas;
 
@@ -112,6 +112,57 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
         ("ring all-reduce", all_reduce(&alone, &sums, &halves).config(staged(16)).algorithm(Algorithm::Ring).trace()),
     ];
     traced.map(|(name, traced)| (name, traced.unwrap_or_else(|e| panic!("{name}: {e}")).kernel)).into()
+}
+
+/// Kernels of a rank of GPUs in two domains, with the sizes that transports between GPUs have.
+fn meshes() -> Vec<(&'static str, Kernel)> {
+    let of = |of_domain: usize| {
+        let (ranks, options) = (2 * of_domain, NvlOptions::default());
+        let domains: [Vec<usize>; 2] = [(0..of_domain).collect(), (of_domain..ranks).collect()];
+        let domains = domains.each_ref().map(Vec::as_slice);
+        Rehearsal::new(options.geometry(ranks)).with_copies(options.copies).mesh(&domains).ranks().swap_remove(1)
+    };
+    let (pairs, fours) = (of(2), of(4));
+    let (long, one) = (Tensor::<f32>::zeros(8 << 20), Tensor::<f32>::zeros(1 << 20));
+    let (halves, sums) = (Tensor::<Bf16>::zeros(8 << 20), Tensor::<Bf16>::zeros(8 << 20));
+    let (wide, inp) = (Tensor::<f32>::zeros(8 << 20), Tensor::<f32>::zeros(8 << 20));
+    let quantised = |link| {
+        let squeezed = all_to_all(link, &sums, &halves).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+        squeezed.consume(hooks::dequantise()).trace()
+    };
+    let gathered = |link: &RehearsalRank| all_gather(link, &long.slice(0..link.world_size() << 20), &one).trace();
+    let scaled = |link: &RehearsalRank| {
+        let gather = all_gather(link, &long.slice(0..link.world_size() << 20), &one);
+        let scaled = gather.produce(|c| c.input.load(c.pos()) * 0.5);
+        scaled.consume(|c, x| c.output.store(c.pos(), x + c.output.load(c.pos()))).trace()
+    };
+    let traced = [
+        ("mixed 2 x 2 all-to-all", all_to_all(&pairs, &wide, &inp).trace()),
+        ("mixed 2 x 4 all-to-all", all_to_all(&fours, &wide, &inp).trace()),
+        ("mixed 2 x 2 all-to-all, quantised", quantised(&pairs)),
+        ("mixed 2 x 4 all-to-all, quantised", quantised(&fours)),
+        ("mixed 2 x 4 all-to-all, transposed", {
+            let exchange = all_to_all(&fours, &sums, &halves).chunk_shape(1024, 1024);
+            exchange.produce(|c| c.input.at(c.col(), c.row())).trace()
+        }),
+        ("mixed 2 x 2 all-to-all, shared roles", all_to_all(&pairs, &wide, &inp).config(Knobs::warps(4)).trace()),
+        ("two-level 2 x 2 all-gather", gathered(&pairs)),
+        ("two-level 2 x 4 all-gather", gathered(&fours)),
+        ("two-level 2 x 2 all-gather, hooks", scaled(&pairs)),
+        ("two-level 2 x 4 all-gather, hooks", scaled(&fours)),
+        ("two-level 2 x 4 all-gather, shared roles", {
+            let gather = all_gather(&fours, &long, &one).algorithm(Algorithm::TwoLevel);
+            gather.config(Knobs::warps(4)).trace()
+        }),
+        ("two-level 2 x 4 broadcast", broadcast(&fours, &one, &one, Rank::new(4)).trace()),
+        ("mixed 2 x 4 all-reduce", all_reduce(&fours, &wide, &inp).trace()),
+    ];
+    traced.map(|(name, traced)| (name, traced.unwrap_or_else(|e| panic!("{name}: {e}")).kernel)).into()
+}
+
+#[test]
+fn collectives_among_near_and_far_peers_assemble_for_every_target() {
+    assemble(meshes());
 }
 
 #[test]

@@ -17,7 +17,7 @@ const SHAPES: [&[&[u32]]; 4] =
 
 fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     let domains = Some(domains.iter().map(|domain| domain.to_vec()).collect());
-    MeshTransport::rendezvous(world, MeshOptions { domains, sizes: SMALL, ring: None, seed })
+    MeshTransport::rendezvous(world, MeshOptions { domains, sizes: SMALL, seed, ..MeshOptions::default() })
 }
 
 /// All ranks alone.

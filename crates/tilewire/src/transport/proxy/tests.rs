@@ -1,5 +1,7 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
+mod threads;
+
 use super::*;
 use crate::ir::ring::WORDS;
 use crate::sync::Arc;

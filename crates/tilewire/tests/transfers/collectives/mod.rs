@@ -3,18 +3,18 @@
 //! others.
 
 mod exchange;
-mod exchanges;
+pub mod exchanges;
 mod failures;
 #[cfg(feature = "check")]
-mod fields;
-mod hooks;
-mod in_place;
+pub mod fields;
+pub mod hooks;
+pub mod in_place;
 #[cfg(feature = "check")]
 mod legs;
 mod many;
 mod processes;
-mod reductions;
+pub mod reductions;
 mod refusals;
 #[cfg(feature = "check")]
-mod rings;
+pub mod rings;
 mod same_hooks;
