@@ -41,19 +41,29 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 /// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
 pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     for (name, domains) in two_level_worlds(ranks) {
-        for &(collective, what, copies, trace) in TWO_LEVEL {
-            let domains = domains.clone();
-            cases.add(collective, format!("two-level{what}, {name}"), move || {
-                let world = world(ranks, blocks, &domains).with_copies(copies);
-                if collective != "broadcast" || !what.contains("last") || !passes_on(ranks - 1, &domains) {
-                    return plan(&world, blocks, trace);
-                }
-                world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
-                    0 => ahead(link, blocks, &domains),
-                    _ => trace(link, blocks, launch - 1),
-                })
-            });
-        }
+        two_level_cases_in(cases, (ranks, blocks), &name, &domains);
+    }
+}
+
+/// The same over these domains, which `name` names: several, and not all of one rank.
+pub(super) fn two_level_cases_in(
+    cases: &mut Cases,
+    (ranks, blocks): (usize, usize),
+    name: &str,
+    domains: &[Vec<usize>],
+) {
+    for &(collective, what, copies, trace) in TWO_LEVEL {
+        let domains = domains.to_vec();
+        cases.add(collective, format!("two-level{what}, {name}"), move || {
+            let world = world(ranks, blocks, &domains).with_copies(copies);
+            if collective != "broadcast" || !what.contains("last") || !passes_on(ranks - 1, &domains) {
+                return plan(&world, blocks, trace);
+            }
+            world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+                0 => ahead(link, blocks, &domains),
+                _ => trace(link, blocks, launch - 1),
+            })
+        });
     }
 }
 
