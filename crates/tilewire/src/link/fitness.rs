@@ -61,8 +61,13 @@ pub fn check_transfer(
     if let There::Posted(posted) = &endpoint.there {
         check_posted(peer, &shape, &endpoint.here, posted)?;
     }
-    if shape.kind == LinkKind::Fabric && matches!(protocol, Protocol::Packet | Protocol::Direct { .. }) {
-        let why = "the peer is reached by posts, which carry whole slots: use staged, or leave the primitive out";
+    let is_posted = shape.kind == LinkKind::Fabric;
+    if is_posted && protocol == Protocol::Packet {
+        let why = "the peer is reached by posts, which carry no packets: use staged, or direct into a window";
+        return Err(TransferError::Unable { protocol, why });
+    }
+    if is_posted && matches!(protocol, Protocol::Direct { .. }) && !transport.posts_windows() {
+        let why = "the peer is reached by posts, and this transport posts into no windows: use staged";
         return Err(TransferError::Unable { protocol, why });
     }
     let max = shape.max_blocks;
@@ -114,6 +119,7 @@ fn check_posted(peer: Rank, shape: &LinkShape, here: &PeerMemory, posted: &Poste
         ("the staging", &here.staging, staging_bytes),
         ("the area of TAILs", tail, slots.saturating_mul(LINE)),
         ("the area of HEADs", head, slots.saturating_mul(LINE)),
+        ("the area of SENTs", &posted.sent, max_blocks.saturating_mul(LINE)),
     ];
     for (what, memory, needed) in room {
         let bytes = memory.bytes();

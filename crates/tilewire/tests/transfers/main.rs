@@ -13,6 +13,7 @@ mod every_link;
 mod examples;
 mod order;
 mod posted_fitness;
+mod posted_windows;
 mod posts;
 mod segment;
 mod segment_processes;

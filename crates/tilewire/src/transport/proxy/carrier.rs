@@ -9,6 +9,16 @@ pub trait Carrier: Send {
     /// Starts a write. Returns false if it cannot take one now: the proxy tries again later.
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError>;
 
+    /// Lets the ranks of `senders` write this memory of this rank, as one of its regions.
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError>;
+
+    /// Ends that. When it returns, no write to the region is under way. Later ones are refused: their sender's carrier
+    /// reports [`ProxyError::Region`].
+    fn close(&mut self, region: u16);
+
+    /// True if it can read these bytes where they are.
+    fn reads(&self, memory: &Memory) -> bool;
+
     /// Adds what has happened since the last call. Also makes progress, where nobody else does.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;
 }
@@ -54,7 +64,7 @@ impl Source<'_> {
 pub enum Target {
     /// Its control lines.
     Lines,
-    /// One of its regions for this sender; number 0 is staging.
+    /// One of its regions for this sender. Number 0 is staging, and the others are windows.
     Region(u16),
 }
 

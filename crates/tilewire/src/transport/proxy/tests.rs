@@ -11,6 +11,9 @@ use crate::transport::layout::LINE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
+mod flushes;
+mod regions;
+
 // ---- ranks ------------------------------------------------------------------------------------------------------------
 
 const RANKS: usize = 3;
@@ -42,6 +45,11 @@ fn lines(sender: usize) -> Vec<Lines> {
     vec![Lines { numbers: first..middle, matched: true }, Lines { numbers: middle..end, matched: false }]
 }
 
+/// Lines that a rank's flushes move in its own segment.
+fn own_lines(rank: usize) -> std::ops::Range<u64> {
+    (rank * EACH) as u64..((rank + 1) * EACH) as u64
+}
+
 impl Rig {
     /// Ranks whose posts go through the carriers that `carrier` makes, given the ends of all ranks.
     fn new(capacity: usize, mut carrier: impl FnMut(usize, &[Arc<LoopEnd>]) -> Box<dyn Carrier>) -> Rig {
@@ -57,8 +65,9 @@ impl Rig {
         let node = |rank: usize| {
             let (ring, outbox) = (Ring::new(capacity), Memory::zeroed_shared(REGION));
             let queue = ring.queue(0);
-            let to =
-                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![REGION as u64], lines: lines(rank) });
+            let to = |peer: usize| {
+                (peer != rank).then(|| PostedTo { regions: vec![Some(REGION as u64)], lines: lines(rank) })
+            };
             let proxy = Proxy::new(ProxyParts {
                 rank,
                 ring,
@@ -67,6 +76,8 @@ impl Rig {
                 sources: vec![outbox.clone()],
                 segment: segments[rank].segment(rank),
                 inbound: others(rank).flat_map(lines).collect(),
+                // Nobody else moves what would be the rank's lines in its own segment.
+                flushed: vec![Lines { numbers: own_lines(rank), matched: false }],
                 doorbell: segments[rank].doorbell(rank),
                 aborts: segments[rank].aborts(),
             });
@@ -121,12 +132,12 @@ impl Rig {
     fn deliver(&self, rank: usize, peer: usize, (at, bytes): (usize, usize), (line, word, parts): (usize, u64, u8)) {
         let source = self.nodes[rank].outbox.start().as_ptr() as u64 + at as u64;
         let span = PostedSpan { source, destination: at as u64, bytes: bytes as u64 };
-        let notice = PostedNotice { slot: line as u64, value: word, parts, credit: false };
+        let notice = PostedNotice { slot: line as u64, value: word, parts, kind: NoticeKind::Data };
         self.post(rank, Posted { peer: peer as u32, target: 0, span: Some(span), notice: Some(notice) });
     }
 
-    fn signal(&self, rank: usize, peer: usize, (line, word): (usize, u64), credit: bool) {
-        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, credit };
+    fn signal(&self, rank: usize, peer: usize, (line, word): (usize, u64), kind: NoticeKind) {
+        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, kind };
         self.post(rank, Posted { peer: peer as u32, target: 0, span: None, notice: Some(notice) });
     }
 
@@ -240,6 +251,16 @@ struct NetCarrier {
 }
 
 impl Carrier for NetCarrier {
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, memory: &Memory) -> bool {
+        memory.reachable_from().host
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         let mut wires = self.net.lock();
         if let Some(fails) = wires.fails {
@@ -339,10 +360,10 @@ fn a_signal_waits_for_all_earlier_posts_and_lets_later_ones_overtake_it() {
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
     // Held, for its line.
     rig.deliver(0, 1, (8, 8), (0, matched(2), 1));
-    rig.signal(0, 1, (4, 1), false);
+    rig.signal(0, 1, (4, 1), NoticeKind::Data);
     rig.deliver(0, 1, (16, 8), (1, matched(1), 1));
-    rig.signal(0, 1, (5, 1), true);
-    rig.signal(0, 2, (4, 1), false);
+    rig.signal(0, 1, (5, 1), NoticeKind::Credit);
+    rig.signal(0, 2, (4, 1), NoticeKind::Data);
     rig.step(0);
     assert_eq!(net.lines(), [0, 1, 5, 4], "a later delivery, a credit, and a signal to another peer");
     (0..3).for_each(|_| net.deliver(1));
@@ -367,7 +388,7 @@ fn a_signal_waits_for_a_post_that_a_full_carrier_refused_before_it() {
     let rig = Rig::by_hand(&net);
     net.lock().room = Some(0);
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    rig.signal(0, 1, (4, 1), false);
+    rig.signal(0, 1, (4, 1), NoticeKind::Data);
     rig.step(0);
     net.lock().room = None;
     rig.step(0);
@@ -382,8 +403,8 @@ fn posts_of_every_kind_survive_a_full_carrier() {
     let net = Net::default();
     let rig = Rig::by_hand(&net);
     net.lock().room = Some(0);
-    rig.signal(0, 1, (4, 1), false);
-    rig.signal(0, 1, (5, 5000), true);
+    rig.signal(0, 1, (4, 1), NoticeKind::Data);
+    rig.signal(0, 1, (5, 5000), NoticeKind::Credit);
     rig.deliver(0, 1, (0, 8), (0, matched(5000), 2));
     rig.deliver(0, 1, (8, 8), (0, matched(5000), 2));
     // One more write each time: of the signal, of mail, of its credit, of mail, of both parts.
@@ -434,7 +455,7 @@ fn mail_that_is_overwritten_before_it_is_read_is_an_error() {
     let net = Net::default();
     let rig = Rig::by_hand(&net);
     for word in [5000, 10_000] {
-        rig.signal(0, 1, (4, word), false);
+        rig.signal(0, 1, (4, word), NoticeKind::Data);
         rig.step(0);
         (0..net.len()).for_each(|_| net.deliver(0));
         rig.step(0);
@@ -453,6 +474,18 @@ struct Choosy {
 }
 
 impl Carrier for Choosy {
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        self.inner.open(region, memory, senders)
+    }
+
+    fn close(&mut self, region: u16) {
+        self.inner.close(region);
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        self.inner.reads(memory)
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         if self.random.below(3) > 0 { Ok(false) } else { self.inner.write(write) }
     }
@@ -518,7 +551,7 @@ fn the_rules_of_posts_hold_in_any_order_of_a_carrier() {
                 post();
             };
             if random.below(4) == 0 {
-                push(&|| rig.signal(0, 1, (line, words[line]), false));
+                push(&|| rig.signal(0, 1, (line, words[line]), NoticeKind::Data));
                 posted.push((line, words[line], 0, at));
                 continue;
             }
@@ -558,7 +591,8 @@ fn several_threads_of_a_rank_may_drive_its_proxy() {
             let rig = &rig;
             scope.spawn(move || {
                 for count in 1..=COUNT {
-                    let notice = PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, credit: false };
+                    let notice =
+                        PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, kind: NoticeKind::Data };
                     let post = Posted { peer: 1 - rank as u32, target: 0, span: None, notice: Some(notice) };
                     while !rig.push(rank, &post.words()) {
                         rig.nodes[rank].proxy.step();
@@ -677,7 +711,7 @@ fn kernels_wait_when_too_much_is_held() {
     let rig = Rig::by_hand(&net);
     net.lock().room = Some(0);
     let (mut posts, post) = (0u64, |count| {
-        let notice = PostedNotice { slot: 4, value: count, parts: 1, credit: true };
+        let notice = PostedNotice { slot: 4, value: count, parts: 1, kind: NoticeKind::Credit };
         rig.push(0, &Posted { peer: 1, target: 0, span: None, notice: Some(notice) }.words())
     });
     while post(posts + 1) || rig.step(0) {
@@ -726,7 +760,7 @@ fn posts_that_are_never_confirmed_or_never_taken_are_late() {
         let rig = Rig::by_hand(&net);
         net.lock().room = room;
         rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
-        rig.signal(0, 1, (4, 1), false);
+        rig.signal(0, 1, (4, 1), NoticeKind::Data);
         let drained = rig.nodes[0].proxy.drain(soon());
         assert_stopped(&rig, drained, ProxyError::Late { peer: 1, posts });
     }

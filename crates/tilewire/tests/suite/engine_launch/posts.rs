@@ -3,8 +3,8 @@
 use crate::engine_launch::{SOON, impatient, prepared};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::Traced;
-use tilewire::ir::matching;
 use tilewire::ir::ring::{Posted, PostedNotice, PostedSpan};
+use tilewire::ir::{NoticeKind, matching};
 use tilewire::tensor::{Between, Part, Purpose, Ring};
 use tilewire::vm::{LaunchError, Prepared};
 use tilewire::{Memory, Scalar, kernel};
@@ -18,8 +18,8 @@ fn address(memory: &Memory) -> u64 {
     memory.start().as_ptr() as u64
 }
 
-fn notice(slot: u64, value: u64, parts: u8, credit: bool) -> Option<PostedNotice> {
-    Some(PostedNotice { slot, value, parts, credit })
+fn notice(slot: u64, value: u64, parts: u8, kind: NoticeKind) -> Option<PostedNotice> {
+    Some(PostedNotice { slot, value, parts, kind })
 }
 
 #[test]
@@ -37,6 +37,7 @@ fn every_field_of_a_post_is_in_its_entry() {
             r.deliver(queue, peer, &[(second, zero, eight)], 22, 3);
             r.post_signal(queue, peer, 23, 4);
             r.post_credit(queue, peer, 24, 5);
+            r.post_flush(queue, peer, 25, 6);
         });
     });
     prepared(&traced.expect("traces")).run().expect("runs");
@@ -47,11 +48,12 @@ fn every_field_of_a_post_is_in_its_entry() {
         taken(&ring),
         [
             entry(7, span(first + 16, 1 << 40, 13), None),
-            entry(8, span(second, 0, 256), notice(21, 1 << 50, 2, false)),
-            entry(8, span(second + 200, 4096, 8), notice(21, 1 << 50, 2, false)),
-            entry(7, span(second + 200, 0, 8), notice(22, 3, 1, false)),
-            entry(7, None, notice(23, 4, 1, false)),
-            entry(7, None, notice(24, 5, 1, true)),
+            entry(8, span(second, 0, 256), notice(21, 1 << 50, 2, NoticeKind::Data)),
+            entry(8, span(second + 200, 4096, 8), notice(21, 1 << 50, 2, NoticeKind::Data)),
+            entry(7, span(second + 200, 0, 8), notice(22, 3, 1, NoticeKind::Data)),
+            entry(7, None, notice(23, 4, 1, NoticeKind::Data)),
+            entry(7, None, notice(24, 5, 1, NoticeKind::Credit)),
+            entry(7, None, notice(25, 6, 1, NoticeKind::Flush)),
         ]
     );
 }
@@ -174,7 +176,7 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
     }
 }
 
-/// As a signal's word does. Credits carry none, and neither does a queue of no transport.
+/// As a signal's word does. Credits and flushes carry none, and neither does a queue of no transport.
 #[test]
 fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
     let purpose = Purpose::Transfer { part: Part::Tail, from: 0, to: 1 };
@@ -193,11 +195,12 @@ fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
                 r.deliver(queue, 1, &[(source.bank(0), r.constant(0), r.constant(8))], 6, 11);
                 r.post_signal(queue, 1, 6, 12);
                 r.post_credit(queue, 1, 6, 13);
+                r.post_flush(queue, 1, 7, 14);
             });
         });
         prepared(&traced.expect("traces")).run().expect("runs");
         let values: Vec<u64> = taken(&ring).iter().map(|entry| entry.notice.expect("a notice").value).collect();
         let word = |count: u64| stamp.map_or(count, |stamp| matching::word(count, stamp));
-        assert_eq!(values, [word(11), word(12), 13], "operation {operation:?}");
+        assert_eq!(values, [word(11), word(12), 13, 14], "operation {operation:?}");
     }
 }
