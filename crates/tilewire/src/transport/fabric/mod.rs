@@ -412,6 +412,19 @@ impl Carrier for FabricCarrier {
         self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })
     }
 
+    /// Its peers would have to be told the place of the memory, and nobody carries it there yet.
+    fn open(&mut self, region: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        let what = format!("region {region}: windows of far peers are not carried over a network yet; send staged");
+        Err(ProxyError::Carrier { peer: None, what })
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    /// Memory that is not registered goes through an outbox.
+    fn reads(&self, memory: &Memory) -> bool {
+        self.registered(memory).is_some()
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         events.append(&mut self.early);
         self.step(events)

@@ -7,7 +7,7 @@ mod strangers;
 
 use super::*;
 use crate::ir::ring::WORDS;
-use crate::tensor::{COUNT_SHIFT, Posted, PostedNotice, PostedSpan, Queue, Ring, push};
+use crate::tensor::{COUNT_SHIFT, NoticeKind, Posted, PostedNotice, PostedSpan, Queue, Ring, push};
 use crate::transport::layout::LINE;
 use crate::transport::proxy::{Lines, PostedTo, Proxy, ProxyParts};
 use crate::transport::{Deadline, SegmentSet, TransportError};
@@ -91,8 +91,9 @@ impl Rig {
             let (ring, outbox) = (Ring::new(capacity), Memory::zeroed_shared(region));
             carrier.register(&outbox).unwrap();
             let queue = ring.queue(0);
-            let to =
-                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![region as u64], lines: lines(rank) });
+            let to = |peer: usize| {
+                (peer != rank).then(|| PostedTo { regions: vec![Some(region as u64)], lines: lines(rank) })
+            };
             let proxy = Proxy::new(ProxyParts {
                 rank,
                 ring,
@@ -101,6 +102,7 @@ impl Rig {
                 sources: vec![outbox.clone()],
                 segment: segments[rank].segment(rank),
                 inbound: (0..ranks).filter(|&other| other != rank).flat_map(lines).collect(),
+                flushed: Vec::new(),
                 doorbell: segments[rank].doorbell(rank),
                 aborts: segments[rank].aborts(),
             });
@@ -177,12 +179,12 @@ impl Rig {
     fn delivery(&self, rank: usize, peer: usize, (at, bytes): (usize, usize), line: (usize, u64, u8)) -> Posted {
         let source = self.nodes[rank].outbox.start().as_ptr() as u64 + at as u64;
         let span = PostedSpan { source, destination: at as u64, bytes: bytes as u64 };
-        let notice = PostedNotice { slot: line.0 as u64, value: line.1, parts: line.2, credit: false };
+        let notice = PostedNotice { slot: line.0 as u64, value: line.1, parts: line.2, kind: NoticeKind::Data };
         Posted { peer: peer as u32, target: 0, span: Some(span), notice: Some(notice) }
     }
 
     fn signal(&self, peer: usize, line: usize, word: u64) -> Posted {
-        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, credit: false };
+        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, kind: NoticeKind::Data };
         Posted { peer: peer as u32, target: 0, span: None, notice: Some(notice) }
     }
 
