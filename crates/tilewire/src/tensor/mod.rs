@@ -23,6 +23,8 @@ pub use ring::{BadEntry, Queue, Ring};
 pub(crate) use crate::ir::NoticeKind;
 #[doc(no_inline)]
 pub(crate) use crate::ir::matching::COUNT_SHIFT;
+#[cfg(test)]
+pub(crate) use crate::ir::ring::WORDS;
 pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
