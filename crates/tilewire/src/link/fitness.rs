@@ -60,6 +60,9 @@ pub fn check_transfer(
     let shape = transport.link(peer);
     if let There::Posted(posted) = &endpoint.there {
         check_posted(peer, &shape, &endpoint.here, posted)?;
+        if let Protocol::Direct { .. } = protocol {
+            check_sent(peer, &shape, posted)?;
+        }
     }
     let is_posted = shape.kind == LinkKind::Fabric;
     if is_posted && protocol == Protocol::Packet {
@@ -108,6 +111,13 @@ pub fn check_transfer(
     }
 }
 
+/// The same for the lines that tell what was read of an input that is posted in place.
+fn check_sent(peer: Rank, shape: &LinkShape, posted: &PostedPeer) -> Result<(), TransferError> {
+    let (bytes, needed) = (posted.sent.bytes(), shape.max_blocks.saturating_mul(LINE));
+    let what = "the area of SENTs";
+    if bytes < needed { Err(TransferError::PostedRoom { what, peer, bytes, needed }) } else { Ok(()) }
+}
+
 /// Checks that what lies between this rank and a peer that it posts to is as large as the link says. Kernels address it by
 /// the constants of the link alone, and a notice has 20 bits for a control line.
 fn check_posted(peer: Rank, shape: &LinkShape, here: &PeerMemory, posted: &PostedPeer) -> Result<(), TransferError> {
@@ -119,7 +129,6 @@ fn check_posted(peer: Rank, shape: &LinkShape, here: &PeerMemory, posted: &Poste
         ("the staging", &here.staging, staging_bytes),
         ("the area of TAILs", tail, slots.saturating_mul(LINE)),
         ("the area of HEADs", head, slots.saturating_mul(LINE)),
-        ("the area of SENTs", &posted.sent, max_blocks.saturating_mul(LINE)),
     ];
     for (what, memory, needed) in room {
         let bytes = memory.bytes();
