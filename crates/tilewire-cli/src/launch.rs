@@ -348,7 +348,11 @@ fn described(status: ExitStatus) -> (u8, String) {
 fn spawned(mut command: Command, reads: bool) -> io::Result<Child> {
     let launcher = std::process::id();
     // The terminal's input is for none of the ranks.
-    command.stdin(if reads { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command
+        .stdin(if reads { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
     // SAFETY: between fork and exec only async-signal-safe functions may run. `restore` is; `prctl` and `getppid` are
     // system calls that take plain numbers; `last_os_error` and `from_raw_os_error` read errno and make a value that
     // owns no memory.

@@ -59,7 +59,8 @@ fn ranks_start_on_their_hosts_with_all_they_need_and_no_secret_in_any_list() {
     let rank = "echo \"$TILEWIRE_RANK/$TILEWIRE_WORLD_SIZE $TILEWIRE_LOCAL_RANK $1 $(pwd)\"; \
                 all=$(mktemp); cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' > $all; \
                 echo \"$TILEWIRE_SECRET\" | grep -c -F -f - $all; rm $all";
-    let words = ["--hosts", "127.0.0.1,me@localhost", "--address", "127.0.0.1", "-n", "4", "--", "sh", "-c", rank, "sh"];
+    let words =
+        ["--hosts", "127.0.0.1,me@localhost", "--address", "127.0.0.1", "-n", "4", "--", "sh", "-c", rank, "sh"];
     let words: Vec<&str> = words.into_iter().chain(["it's"]).collect();
     let (code, out, err) = run(fake.launch(&words));
     let here = std::env::current_dir().unwrap();
@@ -146,7 +147,12 @@ impl Drop for Namespaces {
 }
 
 /// The launcher runs on the first host, and meets the ranks of both: the store, and the result of a program.
-fn launches_over(addresses: [&str; 2], prefix: u8, program: &[&str], env: &[(&str, String)]) -> Option<(i32, String, String)> {
+fn launches_over(
+    addresses: [&str; 2],
+    prefix: u8,
+    program: &[&str],
+    env: &[(&str, String)],
+) -> Option<(i32, String, String)> {
     let namespaces = Namespaces::new(addresses, prefix)?;
     let [a, b] = &namespaces.0;
     let enter = format!("if [ \"$host\" = {} ]; then ns={a}; else ns={b}; fi\nexec ip netns exec $ns", addresses[0]);

@@ -37,6 +37,7 @@ mod endpoint;
 mod error;
 mod library;
 mod peers;
+mod plain;
 mod provider;
 mod queue;
 mod shared_files;
@@ -48,5 +49,6 @@ pub use endpoint::{Completion, Endpoint, EndpointOptions, Posted, Remote, Source
 pub use error::{CompletionError, FabricError};
 pub use library::{FILE, Library, VARIABLE};
 pub use peers::{AddressVector, Peer};
+pub use plain::{Plain, PlainError};
 pub use provider::{Provider, Query};
 pub use shared_files::left_behind;

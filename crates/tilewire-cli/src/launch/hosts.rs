@@ -92,13 +92,14 @@ fn of_interface(name: &str) -> Result<IpAddr> {
     let all = interfaces().context("the interfaces of this machine are not known")?;
     let of = |wanted: fn(&IpAddr) -> bool| all.iter().find(|(of, address)| of == name && wanted(address));
     let is_link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.segments()[0] & 0xffc0 == 0xfe80);
-    let found = of(IpAddr::is_ipv4).or_else(|| all.iter().find(|(of, a)| of == name && a.is_ipv6() && !is_link_local(a)));
+    let found =
+        of(IpAddr::is_ipv4).or_else(|| all.iter().find(|(of, a)| of == name && a.is_ipv6() && !is_link_local(a)));
     let mut names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
     names.dedup();
     let names = names.join(", ");
-    found.map(|(_, address)| *address).ok_or_else(|| {
-        anyhow!("--address {name}: neither an address nor an interface with one; there are {names}")
-    })
+    found
+        .map(|(_, address)| *address)
+        .ok_or_else(|| anyhow!("--address {name}: neither an address nor an interface with one; there are {names}"))
 }
 
 /// The interfaces that are up, with their addresses.

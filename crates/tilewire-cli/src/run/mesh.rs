@@ -179,15 +179,15 @@ impl Mesh {
     pub fn fits(&self, are_threads: bool, world: &str, engine: Engine) -> Result<(), String> {
         let name = self.name();
         match (are_threads, self.wire, self.shuffle) {
-            (true, Wire::Fabric, _) => {
-                Err(format!("--world {world}: --transport {name} joins processes; use --world processes, or a launcher"))
-            }
+            (true, Wire::Fabric, _) => Err(format!(
+                "--world {world}: --transport {name} joins processes; use --world processes, or a launcher"
+            )),
             (false, Wire::Loop, _) => {
                 Err(format!("--world {world}: --transport {name} joins threads of one process; use --world threads"))
             }
-            (false, ..) if engine == Engine::Cuda => {
-                Err(format!("--world {world}: on GPUs, --transport {name} joins threads of one process; use --world threads"))
-            }
+            (false, ..) if engine == Engine::Cuda => Err(format!(
+                "--world {world}: on GPUs, --transport {name} joins threads of one process; use --world threads"
+            )),
             (false, _, Some(seed)) => {
                 Err(format!("--world {world}: --shuffle {seed} is for threads: a network has an order of its own"))
             }

@@ -113,7 +113,10 @@ impl End {
     }
 
     pub fn poll(&mut self) {
-        self.endpoint.poll(&mut self.got).unwrap();
+        if !self.endpoint.poll(&mut self.got).unwrap() {
+            // The other end may want this core.
+            std::thread::yield_now();
+        }
     }
 
     /// Takes a completion out of what has come; false if it is not there.

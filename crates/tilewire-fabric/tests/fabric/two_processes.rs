@@ -1,11 +1,12 @@
 //! A test and a child process that it starts: this program again, with a part to play.
 
-use crate::ends::{End, LONG, PROVIDERS, library};
+use crate::ends::{End, LONG, PROVIDERS, library, provider};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tilewire_fabric::{Completion, Endpoint, EndpointOptions, Posted, Source};
+use tilewire_fabric::{Completion, Endpoint, EndpointOptions, Plain, PlainError, Posted, Source};
 
 /// Names the part of a child, and what it is about.
 const PART: &str = "FABRIC_TEST_PART";
@@ -79,6 +80,7 @@ fn part_of_a_child() {
         "idle" => idle(about),
         "signals" => signals(),
         "leave" => leave(about),
+        "plain" => plain(about),
         other => panic!("no part {other}"),
     }
 }
@@ -211,6 +213,53 @@ fn a_killed_peer_is_an_error_or_silence_and_never_a_hang() {
         drop(end);
         let files = files_of(std::process::id());
         assert!(files.len() <= 8, "at most those of tests beside this one: {files:?}");
+    }
+}
+
+/// The second end of plain loops.
+fn plain(name: &str) {
+    let (mut end, card) = open_plain(name);
+    say(&hex(&card));
+    end.connect(&bytes(&hear())).unwrap();
+    end.ping_pong(8, false, PINGS).unwrap();
+    end.stream(MOST, false, 8, 4).unwrap();
+    assert_eq!(hear(), "", "until the parent has read everything");
+}
+
+const PINGS: u32 = 200;
+const MOST: usize = 1 << 20;
+
+fn open_plain(name: &str) -> (Plain, Vec<u8>) {
+    Plain::open(Arc::new(provider(library().unwrap(), name)), MOST, 0x5eed).unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn plain_loops_run_between_two_processes() {
+    if library().is_none() {
+        return;
+    }
+    for name in PROVIDERS {
+        let mut helper = Helper::start("plain", name);
+        let (mut end, card) = open_plain(name);
+        let other = bytes(&helper.hear());
+        assert_eq!(end.ping_pong(8, true, 1), Err(PlainError::Card), "not connected");
+        assert_eq!(end.connect(&other[..20]), Err(PlainError::Card));
+        helper.tell(&hex(&card));
+        end.connect(&other).unwrap();
+        let one_way = end.ping_pong(8, true, PINGS).unwrap();
+        let streamed = end.stream(MOST, true, 8, 4).unwrap();
+        assert_eq!(end.stream(MOST + 1, true, 1, 1), Err(PlainError::Bytes { bytes: MOST + 1, most: MOST }));
+        println!("{name}: 8 bytes one way {one_way:?}, 8 MiB in {streamed:?}");
+        assert!(one_way > Duration::ZERO && streamed > Duration::ZERO);
+        helper.end();
     }
 }
 

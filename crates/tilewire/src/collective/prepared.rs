@@ -8,7 +8,9 @@ use super::launch::{Launch, LaunchOptions};
 use crate::hook::Traced;
 use crate::ir::Kernel;
 use crate::link::Transport;
+use crate::schedule::PostedWindow;
 use crate::tensor::{Arg, Between};
+use crate::transport::proxy::PostedRegion;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
@@ -24,6 +26,19 @@ pub struct PreparedExchange<'l> {
     launch: Launch<'l>,
     peers: Peers,
     deadline: Option<Duration>,
+    /// Dropped after the launch, which on a GPU waits for its end.
+    registered: Registered,
+}
+
+/// What posts need as long as the exchange can be launched.
+#[derive(Default)]
+pub(super) struct Registered {
+    /// The windows that its posts write, and what they read.
+    #[expect(dead_code, reason = "deregistered when it is dropped")]
+    pub posted: Vec<PostedWindow>,
+    /// The regions that posts of others write.
+    #[expect(dead_code, reason = "deregistered when it is dropped")]
+    pub regions: Vec<PostedRegion>,
 }
 
 /// The state of the agreement with the other sides.
@@ -40,7 +55,14 @@ enum Peers {
 impl<'l> PreparedExchange<'l> {
     /// A kernel for this rank alone.
     pub(super) fn alone(launch: Launch<'l>) -> Self {
-        PreparedExchange { link: None, launch, peers: Peers::Agree, deadline: None }
+        PreparedExchange { link: None, launch, peers: Peers::Agree, deadline: None, registered: Registered::default() }
+    }
+
+    /// The same, keeping this registered.
+    pub(super) fn keeping(self, registered: Registered) -> Self {
+        let mut prepared = self;
+        prepared.registered = registered;
+        prepared
     }
 
     /// Compiles a kernel and announces it to the peers. Its signals and packets carry the numbers of the announced
@@ -82,7 +104,8 @@ impl<'l> PreparedExchange<'l> {
             Cards::Nothing => Vec::new(),
         };
         let peers = Peers::Pending { told: Vec::new(), all: together };
-        let mut prepared = PreparedExchange { link: Some(link), launch, peers, deadline: options.deadline };
+        let (deadline, registered) = (options.deadline, Registered::default());
+        let mut prepared = PreparedExchange { link: Some(link), launch, peers, deadline, registered };
         for (pairing, peer, card) in cards {
             let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
             let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;

@@ -6,26 +6,27 @@ mod far;
 mod network;
 
 use super::window::{WindowCall, WindowParts};
-use super::{Machine, ShmOptions, ShmTransport, Transport};
+use super::{Machine, PostFrom, ShmOptions, ShmTransport, Transport};
 #[cfg(feature = "cuda")]
 use super::{NvlOptions, NvlTransport};
-use crate::cuda::Seat;
 #[cfg(feature = "cuda")]
-use crate::cuda::{CudaError, Device};
+use crate::cuda::Device;
+use crate::cuda::Seat;
 use crate::tensor::{Memory, Queue};
 #[cfg(feature = "fabric")]
 use crate::transport::fabric::{Choice, FabricOptions as NetworkOptions};
 use crate::transport::layout::{Geometry, LINE, Layout};
 use crate::transport::proxy::{
-    Carrier, Event, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyError, ProxyParts, ProxyThread, Write,
+    Carrier, Event, LoopCarrier, LoopEnd, MOST_LINES, PostedRegion, PostedSource, PostedTo, Proxy, ProxyError,
+    ProxyParts, ProxyThread, Write,
 };
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank,
-    SegmentSet, Ticket, TransportError, World,
+    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
+    TransportError, World,
 };
 use domains::{are_apart, check, found};
-use far::{FarMemory, FarPeer, lines_of};
+use far::{FarMemory, FarPeer, lines_of, sent_lines};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +118,7 @@ enum Joint {
 /// What connects the ranks of a domain. It spans the whole world: far peers have their tickets, status lines and abort
 /// words there, and kernels use none of its memory for them.
 enum Near {
-    Shm(ShmTransport),
+    Shm(Box<ShmTransport>),
     #[cfg(feature = "cuda")]
     Nvl(Box<NvlTransport>),
 }
@@ -125,7 +126,7 @@ enum Near {
 impl Near {
     fn transport(&self) -> &dyn Transport {
         match self {
-            Near::Shm(near) => near,
+            Near::Shm(near) => &**near,
             #[cfg(feature = "cuda")]
             Near::Nvl(near) => &**near,
         }
@@ -184,7 +185,7 @@ impl MeshTransport {
             domains = near.segments().domains().to_vec();
         }
         let far = FarMemory::of_cpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
-        Half { near: Near::Shm(near), domains, far }.meet(&shared, &options)
+        Half { near: Near::Shm(Box::new(near)), domains, far }.meet(&shared, &options)
     }
 
     /// Makes a transport of ranks on GPUs. Collective, as [`rendezvous`](Self::rendezvous).
@@ -264,6 +265,32 @@ impl MeshTransport {
         self.far.get(peer.index()).is_some_and(Option::is_some)
     }
 
+    fn proxy(&self) -> &Arc<Proxy> {
+        self.door.proxy().expect("a mesh has a proxy")
+    }
+
+    /// Registers a window with this rank's proxy and carrier, under a number that is the same on all ranks. Collective.
+    fn region(&self, world: &Shared, parts: &WindowParts) -> Result<PostedRegion, TransportError> {
+        let (proxy, deadline) = (self.proxy(), world.deadline());
+        // A number that no rank has, neither for a window nor for posts to one.
+        let mine = proxy.regions().map_err(TransportError::from);
+        let list = |used: &[u16]| used.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
+        let said = Parameters::new("window regions")
+            .with("used", mine.as_deref().map(list).unwrap_or_default())
+            .object(mine.err())
+            .agree(world, &["used"], deadline)?;
+        let used = said.iter().filter_map(|values| values.last()).flat_map(|used| used.split(' '));
+        let used: Vec<u16> = used.filter_map(|number| number.parse().ok()).collect();
+        let number = (1..=u16::MAX).find(|number| !used.contains(number)).ok_or(TransportError::TooManyWindows);
+        let far =
+            |(rank, memory): (Rank, &Option<Memory>)| memory.as_ref().filter(|_| self.is_far(rank)).map(Memory::bytes);
+        let bytes = Rank::all(self.world_size()).zip(&parts.peers).map(far).collect();
+        let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
+        let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
+        // No rank posts to a peer that does not have the region yet.
+        world.all_have("window regions", region, deadline)
+    }
+
     /// Bytes that have come to this rank by posts. Over a network: bytes that this rank has sent.
     pub fn carried_bytes(&self) -> u64 {
         match &self.joint {
@@ -299,6 +326,24 @@ impl MeshTransport {
     }
 }
 
+#[cfg(test)]
+impl MeshTransport {
+    /// Ranks of a process, all alone, over carriers that `wrap` makes of the usual ones. Collective.
+    pub(crate) fn over_carriers(
+        world: &World,
+        sizes: ShmOptions,
+        wrap: impl FnOnce(LoopCarrier) -> Box<dyn Carrier>,
+    ) -> Result<MeshTransport, TransportError> {
+        let options = MeshOptions { sizes, ..MeshOptions::alone(world.size()) };
+        let (near, domains) = (ShmTransport::rendezvous(world, sizes)?, options.domains.unwrap_or_default());
+        let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), DESCRIPTORS);
+        let half = Half { near: Near::Shm(Box::new(near)), domains, far };
+        let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
+        let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
+        half.over(carrier, ends, false)
+    }
+}
+
 impl Half {
     fn rank(&self) -> Rank {
         self.near.transport().rank()
@@ -331,7 +376,7 @@ impl Half {
         let is_far = |peer: Rank| far.peers[peer.index()].is_some();
         let (queue, sources, segment) = (far.ring.queue(0), far.outboxes(), far.lines.clone());
         let to = |peer: Rank| {
-            let regions = vec![layout.geometry().per_peer_bytes as u64];
+            let regions = vec![Some(layout.geometry().per_peer_bytes as u64)];
             is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
         };
         let proxy = Proxy::new(ProxyParts {
@@ -341,6 +386,7 @@ impl Half {
             sources,
             segment,
             inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(|peer| lines_of(layout, peer)).collect(),
+            flushed: vec![sent_lines(layout)],
             doorbell: far.bell.clone(),
             aborts: control.aborts(),
             ring: far.ring,
@@ -377,6 +423,16 @@ impl Carrier for Nowhere {
         Err(ProxyError::Peer { peer: write.peer })
     }
 
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, _: &Memory) -> bool {
+        false
+    }
+
     fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
         Ok(())
     }
@@ -391,7 +447,7 @@ fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, T
     // Written for several devices of a process, never run.
     let ordinal = other.ordinal.parse().ok().filter(|_| other.is_in_this_process());
     let peer = ordinal.map(Device::open).transpose()?;
-    Ok(peer.map(|peer| device.reaches(&peer)).transpose().map_err(CudaError::from)?.unwrap_or(false))
+    Ok(peer.map(|peer| device.reaches(&peer)).transpose()?.unwrap_or(false))
 }
 
 /// Agrees on the options, and on the domains if they are given or to be found: `finds` has the number and name of this
@@ -439,7 +495,7 @@ fn bad_ring(ring: usize) -> Option<TransportError> {
 /// Notices name control lines by 20 bits.
 fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
     let layout = Layout::new(geometry)?;
-    let lines = layout.done().end / LINE;
+    let lines = layout.lines().len() / LINE;
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
         value: geometry.max_slots,
@@ -469,12 +525,7 @@ impl Transport for MeshTransport {
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let Some(far) = &self.far[peer.index()] else { return self.near.transport().endpoint(peer) };
         let (layout, me) = (self.near.layout(), self.rank());
-        let posted = PostedPeer {
-            peer: peer.number(),
-            queue: self.queue.clone(),
-            outbox: far.outbox.clone(),
-            lines: PostedLines::of(layout, me),
-        };
+        let posted = PostedPeer::of(layout, (me, &self.lines), peer, self.queue.clone(), far.outbox.clone());
         Some(PeerEndpoint::posted_in(layout, me, far.here(&self.lines), posted))
     }
 
@@ -525,7 +576,34 @@ impl Transport for MeshTransport {
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         let parts = self.near.transport().window_memory(call)?;
-        Ok(parts.without(|rank| self.is_far(rank)))
+        match &self.near {
+            Near::Shm(near) if self.domains.len() > 1 && self.posts_windows() => {
+                let region = self.region(near.shared(), &parts)?;
+                Ok(parts.with_posted(region))
+            }
+            // No wire reaches the memory of a GPU, and nobody carries the place of a window over a network yet.
+            _ => Ok(parts.without(|rank| self.is_far(rank))),
+        }
+    }
+
+    fn posts_windows(&self) -> bool {
+        matches!((&self.near, &self.joint), (Near::Shm(_), Joint::Loop(_)))
+    }
+
+    fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool {
+        self.is_far(peer) && self.proxy().reads_in_place(memory)
+    }
+
+    fn post_source(&self, _: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError> {
+        let outbox;
+        let memory = match from {
+            PostFrom::Memory(memory) => memory,
+            PostFrom::Outbox(bytes) => {
+                outbox = self.memory(bytes.max(1))?.part(0, bytes);
+                &outbox
+            }
+        };
+        Ok(PostedSource::register(self.proxy(), memory)?)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

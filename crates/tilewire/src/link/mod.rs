@@ -19,6 +19,7 @@
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
 //! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
+//! | `mesh/domains.rs`, `mesh/far.rs` | which ranks are near each other; the memory of posts |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
@@ -46,7 +47,7 @@ pub use crate::processor::Processor;
 #[cfg(feature = "fabric")]
 pub use crate::transport::fabric::FabricOptions as NetworkOptions;
 pub use any::AnyTransport;
-pub use contract::{Tensors, Transport};
+pub use contract::{PostFrom, Tensors, Transport};
 #[cfg(feature = "fabric")]
 pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;

@@ -240,6 +240,11 @@ impl ShmTransport {
         self.table.as_ref().expect("all ranks of this transport are mapped here")
     }
 
+    /// The ranks, to meet again.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.desk.world
+    }
+
     /// The underlying memory: abort words, doorbells and every rank's segment.
     pub fn segments(&self) -> &SegmentSet {
         &self.segments

@@ -321,6 +321,8 @@ pub enum TransportError {
         /// Ranks in the world.
         ranks: usize,
     },
+    /// More windows at the same time than posts can name.
+    TooManyWindows,
     /// The proxy that carries posts has stopped.
     Proxy(ProxyError),
     /// There is no network between the domains: the error of the network's own type.
@@ -363,6 +365,8 @@ errors! {
         ),
         Domains { domains, ranks } =>
             "the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once",
+        TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
+             one large window and slice it",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
         Network(error) => "{error}",
         NoNetwork =>

@@ -140,6 +140,18 @@ impl Carrier for Counted {
         Ok(taken)
     }
 
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        self.carrier.open(region, memory, senders)
+    }
+
+    fn close(&mut self, region: u16) {
+        self.carrier.close(region);
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        self.carrier.reads(memory)
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         self.carrier.poll(events)
     }

@@ -19,6 +19,8 @@
 //!    their posts use. Sources of writes are registered as well, and their places are not needed.
 //! 4. The carrier goes to a [`Proxy`](super::proxy::Proxy). [`choice`](FabricCarrier::choice) says what was chosen, and
 //!    why.
+//! 5. At the end each rank drains its proxy, and then *goes on polling* until all others have drained theirs. A carrier that
+//!    is dropped earlier takes confirmations with it, and its peers see failed writes.
 //!
 //! - **In**: [`Write`]s. **Out**: [`Event`]s, on this rank and on the receiver.
 //! - **Invariants**: a notice is reported after the bytes of its own write. [`Event::Delivered`] is reported when the
@@ -26,8 +28,8 @@
 //!   notice, which travels with the last of them after all others were confirmed: so nothing rests on an order of the
 //!   provider. A write without bytes writes eight bytes that nobody reads, because providers disagree about empty ones.
 //! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank go on only while it is
-//!   called. What the provider does not take is posted again by the next poll. A peer that takes nothing for as long as
-//!   [`FabricOptions::patience`] is an error.
+//!   called. What the provider does not take is posted again by the next poll. A peer that takes and completes nothing for
+//!   as long as [`FabricOptions::patience`] is an error; time in which this rank did not poll does not count.
 //! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Numbers of strangers
 //!   are dropped and counted where there is room for a cookie (`number.rs`). Where there is none
 //!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**.
@@ -71,7 +73,7 @@ pub struct FabricCarrier {
     rank: usize,
     /// Dropped before the endpoint, as providers want it.
     regions: Vec<Region>,
-    hall: Region,
+    _hall: Region,
     hall_memory: Memory,
     posts: Posts,
     choice: Choice,
@@ -134,7 +136,7 @@ impl FabricCarrier {
         let carrier = FabricCarrier {
             rank,
             regions,
-            hall,
+            _hall: hall,
             hall_memory,
             posts,
             choice,
@@ -214,7 +216,8 @@ impl FabricCarrier {
         }
     }
 
-    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers.
+    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of memory
+    /// that is registered already is not registered again: register a segment first, and then what peers write of it.
     ///
     /// # Errors
     /// If the host does not reach it, or the provider refuses.
@@ -222,13 +225,18 @@ impl FabricCarrier {
         if !memory.reachable_from().host {
             return Err(NetworkError::Device);
         }
+        if let Some((region, offset)) = self.registered(memory) {
+            let base = region.base() + offset as u64;
+            return Ok(Place { base, bytes: memory.bytes() as u64, ..place(region) }.to_bytes());
+        }
         let region = trial::register(self.posts.endpoint(), memory, u64::from_le_bytes(random()?))?;
         let bytes = place(&region).to_bytes();
         self.regions.push(region);
         Ok(bytes)
     }
 
-    /// Ends the registration of exactly this memory, when writes from it are complete. Later writes of peers there fail.
+    /// Ends the registration of exactly this memory, and of its parts, when writes from it are complete. Later writes of
+    /// peers there fail.
     pub fn unregister(&mut self, memory: &Memory) {
         let is_it = |region: &Region| {
             region.bytes() == memory.bytes() && region.offset_of(memory.start().as_ptr(), memory.bytes()) == Some(0)
@@ -319,15 +327,20 @@ impl FabricCarrier {
             }),
             Source::Memory(memory) if memory.bytes() == 0 => Ok(Bytes::copied(&[0; 8])),
             Source::Memory(memory) => {
-                let (start, bytes) = (memory.start().as_ptr().cast_const(), memory.bytes());
-                let found = self.regions.iter().find_map(|region| Some((region, region.offset_of(start, bytes)?)));
-                let (region, offset) = found.ok_or_else(|| ProxyError::Carrier {
+                let bytes = memory.bytes();
+                let (region, offset) = self.registered(memory).ok_or_else(|| ProxyError::Carrier {
                     peer: Some(write.peer),
-                    what: format!("{bytes} bytes at {start:p} are not registered with the network"),
+                    what: format!("{bytes} bytes at {:p} are not registered with the network", memory.start()),
                 })?;
                 Ok(Bytes::Region { region: region.clone(), offset, bytes })
             }
         }
+    }
+
+    /// The region that a memory lies in, and where.
+    fn registered(&self, memory: &Memory) -> Option<(&Region, usize)> {
+        let (start, bytes) = (memory.start().as_ptr().cast_const(), memory.bytes());
+        self.regions.iter().find_map(|region| Some((region, region.offset_of(start, bytes)?)))
     }
 
     /// Everything that happened since the last call, and everything that may go now.
@@ -397,6 +410,19 @@ impl Carrier for FabricCarrier {
         let offset = if write.source.bytes() == 0 { 0 } else { write.offset };
         let (kind, value) = write.notice.map_or((Kind::Silent, 0), |notice| (Kind::Notice, notice));
         self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })
+    }
+
+    /// Its peers would have to be told the place of the memory, and nobody carries it there yet.
+    fn open(&mut self, region: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        let what = format!("region {region}: windows of far peers are not carried over a network yet; send staged");
+        Err(ProxyError::Carrier { peer: None, what })
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    /// Memory that is not registered goes through an outbox.
+    fn reads(&self, memory: &Memory) -> bool {
+        self.registered(memory).is_some()
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

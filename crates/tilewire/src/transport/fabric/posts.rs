@@ -84,9 +84,13 @@ struct ToPeer {
     unechoed: HashMap<(Kind, u32), Unechoed>,
     /// Writes without a notice so far.
     silent: u32,
-    /// How long the provider has taken nothing, without pauses, and the last attempt.
+    /// Writes that the provider has taken and not completed, and how many it has completed.
+    under_way: usize,
+    completed: u64,
+    /// How long the provider has taken and completed nothing, without pauses.
     stuck: Duration,
-    tried: Option<Instant>,
+    /// The last attempt that it did not take, and what was completed then.
+    tried: Option<(Instant, u64)>,
 }
 
 /// A post, and what it is part of.
@@ -278,17 +282,21 @@ impl Posts {
         while let Some(next) = self.peers[rank].waiting.pop_front() {
             let posted = self.post(rank, &next);
             let posted = posted.map_err(|error| ProxyError::Carrier { peer: Some(rank), what: error.to_string() })?;
-            let is_full = self.endpoint.is_full();
+            // Full of writes to others: not this peer's fault, if it has none itself.
+            let is_full = self.endpoint.is_full() || self.bounce.as_ref().is_some_and(|bounce| bounce.free.is_empty());
             let to = &mut self.peers[rank];
             if posted == Posted::Taken {
                 (to.stuck, to.tried) = (Duration::ZERO, None);
                 continue;
             }
             to.waiting.push_front(next);
-            let now = Instant::now();
-            let since = to.tried.replace(now).map_or(Duration::ZERO, |tried| now - tried);
-            // Full of writes to others: not this peer's fault.
-            to.stuck += if is_full { Duration::ZERO } else { since.min(LONGEST_PAUSE) };
+            let now = (Instant::now(), to.completed);
+            to.stuck = match to.tried.replace(now) {
+                Some((_, completed)) if completed < to.completed => Duration::ZERO,
+                Some(_) | None if is_full && to.under_way == 0 => to.stuck,
+                Some((tried, _)) => to.stuck + (now.0 - tried).min(LONGEST_PAUSE),
+                None => to.stuck,
+            };
             if to.stuck > self.patience {
                 let (writes, seconds) = (to.waiting.len(), to.stuck.as_secs_f64());
                 let what = format!(
@@ -350,6 +358,7 @@ impl Posts {
                 self.next += 1;
                 let done = if by_echo || is_echo { What::Nothing } else { *what };
                 self.under_way.insert(token, UnderWay { peer: rank, what: done, bounce: slot });
+                self.peers[rank].under_way += 1;
                 self.expect_echo(rank, post, *what);
             }
             (Posted::Again, Some(slot), Some(bounce)) => bounce.free.push(slot),
@@ -367,7 +376,9 @@ impl Posts {
 
     /// The provider has completed a post. Returns what that confirms.
     pub fn done(&mut self, token: u64) -> Option<Done> {
-        let UnderWay { what, bounce, .. } = self.under_way.remove(&token)?;
+        let UnderWay { peer, what, bounce } = self.under_way.remove(&token)?;
+        self.peers[peer].under_way -= 1;
+        self.peers[peer].completed += 1;
         if let (Some(slot), Some(pool)) = (bounce, &mut self.bounce) {
             pool.free.push(slot);
         }
