@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tilewire::link::{MeshOptions, MeshTransport, Transport};
-use tilewire::transport::{Secret, TransportError, World};
-use tilewire::{Tensor, all_reduce};
+use tilewire::transport::{Placement, Secret, TransportError, World};
+use tilewire::{Tensor, all_gather, all_reduce};
 use tilewire_testkit::job::{Job, Member};
 use tilewire_testkit::libfabric;
 use tilewire_testkit::ranks::join_hosted_within;
@@ -66,11 +66,17 @@ impl Hosts {
 
     /// Runs the test of this name again, with the rank of each place on that host. Rank 0 hosts the store.
     fn start(&self, test: &str, places: &[usize], deadline: &str) -> Job {
+        self.start_by("", test, places, deadline)
+    }
+
+    /// The same, with the variables of this launcher.
+    fn start_by(&self, launcher: &str, test: &str, places: &[usize], deadline: &str) -> Job {
         let open = |name: &String| OwnedFd::from(std::fs::File::open(format!("/run/netns/{name}")).unwrap());
         let namespaces = Arc::new(self.names.each_ref().map(open));
         let mut job = Job::start_with(test, places.len(), |rank, command: &mut Command| {
             let (namespaces, host) = (namespaces.clone(), places[rank]);
             command.env("TILEWIRE_TEST_ADDRESS", self.address(host)).env("TILEWIRE_TEST_DEADLINE", deadline);
+            command.env("TILEWIRE_TEST_LAUNCHER", launcher);
             // SAFETY: between fork and exec, `setns` is a system call that takes plain numbers, and the descriptor is open
             // in the child: it was copied by the fork.
             unsafe {
@@ -140,6 +146,54 @@ fn everything_arrives_between_two_hosts() {
         for (rank, digest) in expected.iter().enumerate() {
             assert_eq!(job.report(rank), format!("{domains} {digest}"), "rank {rank}");
         }
+        job.finish();
+    }
+}
+
+/// The world as `launcher` describes it, which knows no more than where rank 0 is.
+fn launched(member: &mut Member, launcher: &str) -> World {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (address, secret) = (text(member.hear()), text(member.hear()));
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let (rank, size) = (member.rank.to_string(), member.size.to_string());
+    let mut variables = match launcher {
+        "torchrun" => {
+            vec![("RANK", rank), ("WORLD_SIZE", size), ("MASTER_ADDR", host.into()), ("MASTER_PORT", port.into())]
+        }
+        "mpirun" => {
+            vec![("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size), ("TILEWIRE_STORE", address.clone())]
+        }
+        "srun" => {
+            let nodes = format!("{host},other[1-3]");
+            vec![
+                ("SLURM_PROCID", rank),
+                ("SLURM_NTASKS", size),
+                ("SLURM_NODELIST", nodes),
+                ("SLURM_JOB_ID", port.into()),
+            ]
+        }
+        other => panic!("{other}"),
+    };
+    variables.extend([("TILEWIRE_SECRET", secret), ("TILEWIRE_DEADLINE", variable("TILEWIRE_TEST_DEADLINE"))]);
+    let of = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
+    World::join(&Placement::from_vars(&of).unwrap()).unwrap()
+}
+
+#[test]
+fn the_launchers_of_others_join_two_hosts() {
+    let test = "namespaces::the_launchers_of_others_join_two_hosts";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = launched(&mut member, &variable("TILEWIRE_TEST_LAUNCHER"));
+        let link = found(&world).unwrap();
+        let (one, all) = (Tensor::from_slice(&[world.rank().number()]), Tensor::<u32>::zeros(3));
+        all_gather(&link, &all, &one).run().unwrap();
+        link.close().unwrap();
+        return member.report(format!("{:?}", all.to_vec()));
+    }
+    let Some(hosts) = hosts() else { return };
+    for launcher in ["torchrun", "mpirun", "srun"] {
+        let mut job = hosts.start_by(launcher, test, &[0, 1, 1], "30s");
+        job.expect(0..3, "[0, 1, 2]");
         job.finish();
     }
 }
