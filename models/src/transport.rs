@@ -114,10 +114,14 @@ pub(crate) mod models {
             Served { duty: Duty::new(bell()), posted, slot, bell: bell() }
         }
 
+        fn post(&self) {
+            self.posted.store(true, Ordering::Release);
+        }
+
         /// As `Proxy::step`. Only one thread steps in these models, so no lock is needed.
         fn step(&self) -> bool {
-            // Relaxed: what a waiting thread posted before its call is seen after the call is.
-            let is_posted = self.posted.load(Ordering::Relaxed);
+            // Acquire, and release in `post`, as the turn of an entry in the ring.
+            let is_posted = self.posted.load(Ordering::Acquire);
             if is_posted {
                 self.posted.store(false, Ordering::Relaxed);
                 signals(&self.bell, &self.slot, true);
@@ -136,7 +140,7 @@ pub(crate) mod models {
     pub(crate) fn hand_over(bounds: &Bounds) {
         bounds.check(3, || {
             let (proxy, thread) = served();
-            proxy.posted.store(true, Ordering::Relaxed);
+            proxy.post();
             proxy.duty.hand_over();
             assert!(proxy.bell.sleep(|| proxy.slot.load(Ordering::Acquire), Duration::MAX));
             proxy.duty.take_back();
@@ -150,7 +154,7 @@ pub(crate) mod models {
         bounds.check(2, || {
             let (proxy, thread) = served();
             for _ in 0..2 {
-                proxy.posted.store(true, Ordering::Relaxed);
+                proxy.post();
                 proxy.duty.hand_over();
                 assert!(proxy.bell.sleep(|| proxy.slot.load(Ordering::Acquire), Duration::MAX));
                 proxy.duty.take_back();

@@ -28,6 +28,11 @@ fn collectives_are_run_over_every_arrangement_of_domains() {
         ("run all_to_all --transport loop --ranks 3 --hook transpose --bytes 4KiB", "loop"),
         ("run all_reduce --transport mesh --ranks 4 --dtype bf16 --bytes 100KiB", "mesh 0,1|2,3"),
         ("run all_gather --transport mesh --domains 0,2|1,3 --hook quantise --bytes 4KiB", "mesh 0,2|1,3"),
+        ("run all_gather --transport mesh --domains 0|1,2 --algorithm two-level --bytes 64KiB", "mesh 0|1,2"),
+        (
+            "run broadcast --transport mesh --ranks 4 --algorithm two-level --hook transpose --bytes 4KiB",
+            "mesh 0,1|2,3",
+        ),
         ("run sendrecv --transport mesh --domains 1|0 --protocol direct --bytes 1MiB", "mesh 1|0"),
         ("run gather --transport mesh --domains 0|1,2 --protocol packet --bytes 64", "mesh 0|1,2"),
         ("run scatter --transport loop --ranks 2 --shuffle 8 --bytes 64KiB", "loop, shuffled by 8"),
@@ -66,6 +71,7 @@ fn every_schedule_holds_with_reordered_posts() {
 fn benchmarks_say_their_transport() {
     for (line, words) in [
         ("bench all_gather --transport mesh --domains 0|1 --sizes 8,64KiB --quick", "64KiB on 2 ranks over mesh"),
+        ("bench all_gather --transport mesh --domains 0,1|2 --sizes 64KiB --quick", "64KiB on 3 ranks over mesh"),
         ("bench all_reduce --transport loop --sizes 8,64KiB --quick", "64KiB on 2 ranks over loop"),
         ("bench sendrecv --transport loop --sizes 64KiB --quick", "64KiB between threads over loop"),
     ] {
@@ -84,6 +90,11 @@ fn what_does_not_fit_is_refused_with_its_values() {
         ("bench all_gather --transport loop --domains 0|1", "--domains 0|1 is for --transport mesh, not loop"),
         ("run all_reduce --transport loop --world processes", "--world processes: --transport loop joins threads"),
         ("run all_reduce --transport loop --ranks 2 --bytes 64 --algorithm one-shot", "far peers take none"),
+        ("run all_gather --ranks 2 --bytes 64 --algorithm two-level", "a two-level all_gather is not possible here"),
+        (
+            "run gather --transport mesh --ranks 4 --algorithm two-level",
+            "there is no two-level gather; there are one-shot",
+        ),
         ("check all --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
         ("check all --transport nvl", "invalid value 'nvl' for '--transport"),
         ("launch -n 2 -- tilewire run all_gather --transport loop", "--world env: --transport loop joins threads"),

@@ -2,8 +2,8 @@
 
 use super::code::{Code, at, slot};
 use tilewire::ir::{
-    Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Notice, NoticeKind, Op, Order, Place, PostSpan, Scope,
-    Slot, Special, Type, UnaryOp,
+    Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Notice, NoticeKind, Op, Order, Place, PostSpan,
+    Scope, Slot, Special, Type, UnaryOp,
 };
 
 /// All of them, with the names of their snapshots.

@@ -1,14 +1,17 @@
 //! Plans of schedules that travel by posts: in a world where all peers are far, and in one where some are.
 
-use super::{Cases, GEOMETRIES, in_slots};
+use super::{Cases, GEOMETRIES, before, in_slots};
 use tilewire::check::Plan;
 use tilewire::collective::Rounds;
+use tilewire::hook::Regs;
 use tilewire::link::{Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
+use tilewire::transport::Protocol;
 use tilewire::transport::layout::Geometry;
 use tilewire::{
     Algorithm, Knobs, Primitive, Rank, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather,
-    reduce_scatter, scatter, sendrecv,
+    kernel, reduce_scatter, scatter, sendrecv,
 };
 
 /// The cases of everything that posts carry, in worlds that together have every kind of pair.
@@ -45,13 +48,78 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 /// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
 pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     for (name, domains) in two_level_worlds(ranks) {
-        for &(collective, what, copies, trace) in TWO_LEVEL {
-            let domains = domains.clone();
-            cases.add(collective, format!("two-level{what}, {name}"), move || {
-                plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
-            });
-        }
+        two_level_cases_in(cases, (ranks, blocks), &name, &domains);
     }
+}
+
+/// The same in a world with these domains, if it has near and far peers.
+pub(super) fn two_level_cases_in(
+    cases: &mut Cases,
+    (ranks, blocks): (usize, usize),
+    links: &str,
+    domains: &[Vec<usize>],
+) {
+    if domains.len() < 2 || domains.iter().all(|domain| domain.len() < 2) {
+        return;
+    }
+    for &(collective, what, copies, trace) in TWO_LEVEL {
+        let domains = domains.to_vec();
+        let goes_ahead = what.contains("last") && passes_on(ranks - 1, &domains);
+        cases.add(collective, format!("two-level{what}, {links}"), move || {
+            let world = world(ranks, blocks, &domains).with_copies(copies);
+            if !goes_ahead {
+                return plan(&world, blocks, trace);
+            }
+            world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+                0 => ahead(link, blocks, &domains),
+                _ => trace(link, blocks, launch - 1),
+            })
+        });
+    }
+}
+
+/// True if rank 0 passes on what `origin` sends, to several near peers.
+fn passes_on(origin: usize, domains: &[Vec<usize>]) -> bool {
+    let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank));
+    let (Some(near), Some(far)) = (of(0), of(origin)) else { return false };
+    // A domain's ranks count in rank order.
+    let number = far.iter().filter(|&&rank| rank < origin).count();
+    near != far && near.len() > 2 && number % near.len() == 0
+}
+
+/// Rank 0 passes something on to its first near peer. Its counters then differ from near peer to near peer, or to
+/// mistake one for the other would be no mistake.
+fn ahead(link: &RehearsalRank, blocks: usize, domains: &[Vec<usize>]) -> Result<Traced, RunError> {
+    let near = domains.iter().find(|domain| domain.contains(&0));
+    let near = near.and_then(|domain| domain.iter().filter(|&&rank| rank > 0).min());
+    let (slot_bytes, depth) = before::SLOTS;
+    let (len, tile) = (blocks * depth * slot_bytes / 4, slot_bytes / 4);
+    let (protocol, tiling) = (Protocol::Staged { slot_bytes, depth }, Tiling::flat(len, tile, blocks));
+    let packing = Packing::new(<f32 as Regs>::TYPES, tile);
+    let plan = |peer| StagedPlan::new(&link.link(peer), slot_bytes, depth, blocks)?.from_block(blocks);
+    let (first, near) = (Rank::new(0), near.map(|&rank| Rank::new(rank as u32)));
+    let x = floats(len);
+    Ok(match near {
+        Some(near) if link.rank() == first => {
+            let plan = plan(near)?;
+            kernel("ahead", |k| {
+                k.blocks(blocks as u32);
+                let (x, tx) = (k.input(&x).named("input"), link.sender(k, near, protocol, None));
+                k.role("send", 4).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
+            })?
+        }
+        Some(near) if link.rank() == near => {
+            let plan = plan(first)?;
+            kernel("ahead", |k| {
+                k.blocks(blocks as u32);
+                let (x, rx) = (k.output(&x).named("output"), link.receiver(k, first, protocol));
+                k.role("receive", 4).run(|r| {
+                    recv_tiles::<f32>(r, &rx, plan, tiling, packing, |at, v| x.store(at.pos, v));
+                });
+            })?
+        }
+        _ => kernel("nothing", |k| k.main(|_| {}))?,
+    })
 }
 
 /// Pairs of domains, by name, of at least three ranks.
@@ -75,15 +143,10 @@ const TWO_LEVEL: &[(&str, &str, usize, Trace)] = &[
     ("all_gather", ", 2 copies in shared roles", 2, |link, blocks, n| {
         gathered(link, Knobs { send_warps: Some(2), recv_warps: Some(2), ..slots(blocks, n) }, blocks)
     }),
-    ("broadcast", "", 1, |link, blocks, n| {
-        // A root of each domain, in turn.
-        let root = Rank::new((n % 2) as u32 * (link.world_size() as u32 - 1));
-        broadcast(link, &floats(len(blocks)), &floats(len(blocks)), root)
-            .algorithm(Algorithm::TwoLevel)
-            .config(slots(blocks, n))
-            .produce(|c| c.input.load(c.pos()) * 0.5)
-            .consume(|c, x| c.output.store(c.pos(), x + 1.0))
-            .trace()
+    // The same root in all launches: a pipeline that is used once shows no mistake about its counters.
+    ("broadcast", " from the first rank", 1, |link, blocks, n| spread(link, Rank::new(0), blocks, n)),
+    ("broadcast", " from the last rank", 1, |link, blocks, n| {
+        spread(link, Rank::new(link.world_size() as u32 - 1), blocks, n)
     }),
     // Not in two levels, but between the same domains: legs that have different numbers of blocks.
     ("all_to_all", " world, fewer blocks for far peers", 1, |link, blocks, n| {
@@ -92,6 +155,15 @@ const TWO_LEVEL: &[(&str, &str, usize, Trace)] = &[
         all_to_all(link, &out, &inp).config(near).far(slots(blocks, n)).rounds(Rounds::Blocks).trace()
     }),
 ];
+
+fn spread(link: &RehearsalRank, root: Rank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
+    broadcast(link, &floats(len(blocks)), &floats(len(blocks)), root)
+        .algorithm(Algorithm::TwoLevel)
+        .config(slots(blocks, launch))
+        .produce(|c| c.input.load(c.pos()) * 0.5)
+        .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+        .trace()
+}
 
 fn gathered(link: &RehearsalRank, knobs: Knobs, blocks: usize) -> Result<Traced, RunError> {
     all_gather(link, &floats(link.world_size() * len(blocks)), &floats(len(blocks)))
@@ -184,15 +256,21 @@ const DIRECT: &[(&str, Direct)] = &[
 
 /// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block has
 /// less to do.
-fn direct(domains: &[Vec<usize>], blocks: usize, (in_place, is_scatter): (bool, bool), trace: Direct) -> Result<Plan, RunError> {
+fn direct(
+    domains: &[Vec<usize>],
+    blocks: usize,
+    (in_place, is_scatter): (bool, bool),
+    trace: Direct,
+) -> Result<Plan, RunError> {
     let ranks: usize = domains.iter().map(Vec::len).sum();
     let len = ranks * (blocks * 37 - 3);
     let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
     let (windows, inputs) = (tensors(len), tensors(if is_scatter { len * ranks } else { len }));
     world(ranks, blocks, domains).plan(5, |link, launch| {
         let (rank, blocks) = (link.number() as usize, if launch == 3 { 1 } else { blocks });
-        let knobs = Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First twice with the neighbours alone, as in `after_neighbours`: a single launch finds nothing that an earlier one left.
+        let knobs =
+            Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
+        // First with the neighbours alone, as in `after_neighbours`, and twice: one launch finds nothing of an earlier one.
         let trace = if launch < 2 { DIRECT[0].1 } else { trace };
         trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
     })

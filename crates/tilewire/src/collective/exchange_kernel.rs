@@ -4,15 +4,15 @@ use super::algorithm::Algorithm;
 use super::flow::Flow;
 use super::hooks::{Hooks, Shape, chunk};
 use super::itinerary::{CHECKED, Itinerary, Leg, LegWindow, Legs, Pass};
-use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
+use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, Trace, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::link::Transport;
 use crate::schedule::{
-    self, BulkPlan, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, post_direct, recv_bulk_any, recv_direct,
-    recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any, send_bulk_any,
-    send_direct_any, send_packets, send_tiles_any, share_packets,
+    self, BulkPlan, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, post_direct, recv_bulk_any,
+    recv_direct, recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any,
+    send_bulk_any, send_direct_any, send_packets, send_tiles_any, share_packets,
 };
 use crate::tensor::Memory;
 use crate::transport::layout::Side;
@@ -96,7 +96,7 @@ fn passing<'b, 't: 'b>(exchange: ExchangeKernel<'b, 'b>, k: &'b Block<'t>, pass:
     let keep = move |r: &RoleCtx<'t>, which: usize, at: &schedule::Leg<'t>, regs: Payload<'t>| {
         hooks.consume(&scenes[which].consuming(r, at), regs);
     };
-    let (name, trace): (_, Box<dyn Fn(&RoleCtx<'t>) + 'b>) = match from {
+    let (name, trace): (_, Trace<'b, 't>) = match from {
         Some(relay) => {
             let peer = link.receiver(k, *relay, protocol);
             let trace = move |r: &RoleCtx<'t>| {

@@ -49,6 +49,8 @@ mod algorithm;
 mod build;
 mod builder;
 mod call;
+#[cfg(test)]
+mod carriers;
 mod config;
 mod decide;
 mod domains;

@@ -68,8 +68,10 @@ const WRITERS: u32 = 27;
 /// moves.
 pub(super) const FEWER: u32 = 2;
 
-/// Warps of a block on a GPU that serve far peers, if the block also has roles for near ones. A starting value, not
-/// measured yet: a network needs few warps. The near roles get the others.
+/// Warps of a block on a GPU that has roles for near and for far peers. Threads need more registers there, for posts and
+/// for all the peers that one role may serve: with 32 warps each has 64, and ptxas spills; with 24 each has 80.
+const MESH_WARPS: u32 = 24;
+/// Those of them that serve far peers. A starting value, not measured yet: a network needs few warps.
 const FAR_WARPS: u32 = 8;
 
 /// Warps for each of `role_copies` role copies in a block. Unless the user specified them, the copies share all warps
@@ -84,6 +86,9 @@ fn share_of(warps: u32, on_gpu: bool, said: Option<u32>, role_copies: u32) -> u3
     said.unwrap_or(if on_gpu { share } else { share.min(WARPS) })
 }
 
+/// Traces code into a role.
+pub(super) type Trace<'b, 't> = Box<dyn Fn(&RoleCtx<'t>) + 'b>;
+
 /// The code of one leg.
 pub(super) struct LegCode<'b, 't> {
     /// Name of its role, if it has a role to itself.
@@ -94,7 +99,7 @@ pub(super) struct LegCode<'b, 't> {
     pub is_far: bool,
     /// True if the first copy of the role does it alone.
     pub once: bool,
-    pub trace: Box<dyn Fn(&RoleCtx<'t>) + 'b>,
+    pub trace: Trace<'b, 't>,
 }
 
 impl<'t> LegCode<'_, 't> {
@@ -357,7 +362,7 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
             [self.far_warps.receive, self.far_warps.send].map(|said| share_of(left, on_gpu, said, far_roles));
         let far_taken = u32::from(has(RECEIVE, Some(true))) * far_receive + u32::from(has(SEND, Some(true))) * far_send;
         let [near_receive, near_send] =
-            near_said.map(|said| share_of(BLOCK_WARPS.saturating_sub(far_taken), on_gpu, said, near_roles * copies));
+            near_said.map(|said| share_of(MESH_WARPS.saturating_sub(far_taken), on_gpu, said, near_roles * copies));
         [
             role("receive", near_receive, copies, &[RECEIVE], Some(false)),
             role(sender, near_send, copies, &[SEND], Some(false)),

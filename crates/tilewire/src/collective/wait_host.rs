@@ -130,7 +130,7 @@ impl SegmentWaits {
 
     /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way.
     fn settle(&self) -> bool {
-        self.proxies.iter().fold(false, |any, proxy| proxy.settle() || any)
+        self.proxies.iter().filter(|proxy| proxy.settle()).count() > 0
     }
 }
 
@@ -184,7 +184,7 @@ impl WaitHost for SegmentWaits {
 
     #[inline]
     fn progress(&self) -> bool {
-        self.proxies.iter().fold(false, |any, proxy| proxy.step() || any)
+        self.proxies.iter().filter(|proxy| proxy.step()).count() > 0
     }
 
     fn explain(&self, word: u64) -> String {

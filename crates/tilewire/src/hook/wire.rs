@@ -10,7 +10,9 @@ use super::value::{AnyValue, IntoIndex, IntoValue, Known, Value};
 use super::view::{Touch, View};
 use crate::ir::ring::MAX_PARTS;
 use crate::ir::scalar::Element;
-use crate::ir::{self, Access, Base, BulkDone, Mask, Notice, NoticeKind, Op, ParamId, Place, PostSpan, SourceLine, Type};
+use crate::ir::{
+    self, Access, Base, BulkDone, Mask, Notice, NoticeKind, Op, ParamId, Place, PostSpan, SourceLine, Type,
+};
 use std::marker::PhantomData;
 
 /// Typed memory in several banks, one per peer.

@@ -7,9 +7,9 @@ use super::window::{WindowCall, WindowParts};
 use super::{Machine, PostFrom, ShmOptions, ShmTransport, Transport};
 #[cfg(feature = "cuda")]
 use super::{NvlOptions, NvlTransport};
-use crate::cuda::Seat;
 #[cfg(feature = "cuda")]
-use crate::cuda::{CudaError, Device};
+use crate::cuda::Device;
+use crate::cuda::Seat;
 use crate::tensor::{Memory, Queue};
 use crate::transport::layout::{Geometry, LINE, Layout};
 use crate::transport::proxy::{
@@ -17,8 +17,8 @@ use crate::transport::proxy::{
 };
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet,
-    Ticket, TransportError, World,
+    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
+    TransportError, World,
 };
 use domains::{are_apart, check, found};
 use far::{FarMemory, FarPeer, lines_of, sent_lines};
@@ -97,7 +97,7 @@ pub struct MeshTransport {
 /// What connects the ranks of a domain. It spans the whole world: far peers have their tickets, status lines and abort
 /// words there, and kernels use none of its memory for them.
 enum Near {
-    Shm(ShmTransport),
+    Shm(Box<ShmTransport>),
     #[cfg(feature = "cuda")]
     Nvl(Box<NvlTransport>),
 }
@@ -105,7 +105,7 @@ enum Near {
 impl Near {
     fn transport(&self) -> &dyn Transport {
         match self {
-            Near::Shm(near) => near,
+            Near::Shm(near) => &**near,
             #[cfg(feature = "cuda")]
             Near::Nvl(near) => &**near,
         }
@@ -153,7 +153,7 @@ impl MeshTransport {
         let domains = agreed(&shared, &options, "cpu", geometry, Default::default(), reaches)?;
         let near = ShmTransport::rendezvous(world, options.sizes)?;
         let far = FarMemory::of_cpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
-        Half { near: Near::Shm(near), domains, far }.meet(&shared, &options)
+        Half { near: Near::Shm(Box::new(near)), domains, far }.meet(&shared, &options)
     }
 
     /// Makes a transport of ranks on GPUs. Collective, as [`rendezvous`](Self::rendezvous).
@@ -250,9 +250,8 @@ impl MeshTransport {
         let used = said.iter().filter_map(|values| values.last()).flat_map(|used| used.split(' '));
         let used: Vec<u16> = used.filter_map(|number| number.parse().ok()).collect();
         let number = (1..=u16::MAX).find(|number| !used.contains(number)).ok_or(TransportError::TooManyWindows);
-        let far = |(rank, memory): (Rank, &Option<Memory>)| {
-            memory.as_ref().filter(|_| self.is_far(rank)).map(Memory::bytes)
-        };
+        let far =
+            |(rank, memory): (Rank, &Option<Memory>)| memory.as_ref().filter(|_| self.is_far(rank)).map(Memory::bytes);
         let bytes = Rank::all(self.world_size()).zip(&parts.peers).map(far).collect();
         let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
         let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
@@ -278,6 +277,24 @@ impl MeshTransport {
         let closed = near.close();
         drop(thread);
         closed
+    }
+}
+
+#[cfg(test)]
+impl MeshTransport {
+    /// Ranks of a process, all alone, over carriers that `wrap` makes of the usual ones. Collective.
+    pub(crate) fn over_carriers(
+        world: &World,
+        sizes: ShmOptions,
+        wrap: impl FnOnce(LoopCarrier) -> Box<dyn Carrier>,
+    ) -> Result<MeshTransport, TransportError> {
+        let options = MeshOptions { sizes, ..MeshOptions::alone(world.size()) };
+        let (near, domains) = (ShmTransport::rendezvous(world, sizes)?, options.domains.unwrap_or_default());
+        let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), DESCRIPTORS);
+        let half = Half { near: Near::Shm(Box::new(near)), domains, far };
+        let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
+        let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
+        half.over(carrier, ends, false)
     }
 }
 
@@ -350,7 +367,7 @@ fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, T
     // Written for several devices of a process, never run.
     let ordinal = other.ordinal.parse().ok().filter(|_| other.is_in_this_process());
     let peer = ordinal.map(Device::open).transpose()?;
-    Ok(peer.map(|peer| device.reaches(&peer)).transpose().map_err(CudaError::from)?.unwrap_or(false))
+    Ok(peer.map(|peer| device.reaches(&peer)).transpose()?.unwrap_or(false))
 }
 
 /// Agrees on the domains, once all ranks have told their options and nobody objects. Collective.

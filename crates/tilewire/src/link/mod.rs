@@ -18,6 +18,7 @@
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
+//! | `mesh/domains.rs`, `mesh/far.rs` | which ranks are near each other; the memory of posts |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |

@@ -30,9 +30,7 @@ use crate::link::{PostFrom, Transport, Window};
 use crate::tensor::{Memory, Queue, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::proxy::{PostedRegion, PostedSource};
-use crate::transport::{
-    LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError,
-};
+use crate::transport::{LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -339,7 +339,8 @@ impl<'t> LoadStore<'t> {
 
 impl<'t> Word<'t> {
     pub(super) fn index(self) -> Value<'t, i64> {
-        let (Word::Tail(k) | Word::Head(k) | Word::PacketHead(k) | Word::Ready(k) | Word::Done(k) | Word::Sent(k)) = self;
+        let (Word::Tail(k) | Word::Head(k) | Word::PacketHead(k) | Word::Ready(k) | Word::Done(k) | Word::Sent(k)) =
+            self;
         k
     }
 }

@@ -354,7 +354,9 @@ mod tests {
                     found.extend([line(&layout.tails, index), line(&layout.heads, index)]);
                 }
                 let index = layout.block_index(peer, block);
-                found.extend([&layout.packet_heads, &layout.ready, &layout.done, &layout.sent].map(|area| line(area, index)));
+                found.extend(
+                    [&layout.packet_heads, &layout.ready, &layout.done, &layout.sent].map(|area| line(area, index)),
+                );
                 for (side, copy) in
                     [Side::Send, Side::Receive].iter().flat_map(|&s| (0..max_copies).map(move |c| (s, c)))
                 {

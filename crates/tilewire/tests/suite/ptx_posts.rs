@@ -85,7 +85,7 @@ impl Posting {
         let counts = Tensor::from_fn(8, |k| [0i64, 1, 7, 16, 100, 200, 31, 64][k]);
         let traced = kernel("posting", |k| {
             k.blocks(self.blocks);
-            let source = k.buffer::<u8>("source", &[source.clone()], Access::InOut).bank(0);
+            let source = k.buffer::<u8>("source", std::slice::from_ref(&source), Access::InOut).bank(0);
             let (counts, queue) = (k.input(&counts), k.queue("wire", ring.queue(9)));
             for (number, role) in self.roles.iter().enumerate() {
                 k.role(format!("role{number}"), role.warps).copies(role.copies, |r| {
@@ -310,7 +310,7 @@ fn three_posts(is_matched: bool) -> Traced {
     let (done, ring) = (HostMemory::zeroed(8), Ring::new(2));
     let ring = if is_matched { matched(&ring) } else { ring };
     kernel("three posts", |k| {
-        let done = k.buffer::<u64>("done", &[done.clone()], Access::InOut).bank(0);
+        let done = k.buffer::<u64>("done", std::slice::from_ref(&done), Access::InOut).bank(0);
         let queue = k.queue("wire", ring.queue(9));
         k.role("other", 1).run(|r| r.barrier());
         k.role("main", 2).run(|r| {

@@ -320,7 +320,13 @@ impl<'k> Detector<'k> {
 
     /// An asynchronous party that begins with `base`. An earlier one is reused if its last work is known to be over in
     /// `base`: then its own order adds nothing.
-    pub(super) fn lane(&mut self, of: PartyId, name: PartyName, route: Option<(usize, u32)>, base: &Knowledge) -> PartyId {
+    pub(super) fn lane(
+        &mut self,
+        of: PartyId,
+        name: PartyName,
+        route: Option<(usize, u32)>,
+        base: &Knowledge,
+    ) -> PartyId {
         let free = self.parties[of as usize].lanes.iter().copied().find(|&lane| {
             let party = &self.parties[lane as usize];
             party.name == name && party.route == route && base.visible.covers(lane, party.epoch)

@@ -133,7 +133,8 @@ impl Proxy {
         let state = self.enter()?;
         let tables = || state.peers.iter().flatten().map(|peer| &peer.to.regions);
         let most = tables().map(Vec::len).max().unwrap_or(0);
-        let is_used = |number: &u16| tables().any(|regions| regions.get(usize::from(*number)).is_some_and(Option::is_some));
+        let is_used =
+            |number: &u16| tables().any(|regions| regions.get(usize::from(*number)).is_some_and(Option::is_some));
         Ok((1..=u16::MAX).take(most.saturating_sub(1)).filter(is_used).collect())
     }
 

@@ -1,16 +1,17 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
 mod threads;
+mod untrusted;
 
 use super::*;
-use crate::ir::ring::WORDS;
 use crate::sync::Arc;
-use crate::tensor::{COUNT_SHIFT, Queue, push};
+use crate::tensor::{COUNT_SHIFT, Queue, WORDS, push};
 use crate::transport::SegmentSet;
 use crate::transport::layout::LINE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
+mod failures;
 mod flushes;
 mod regions;
 
@@ -65,8 +66,9 @@ impl Rig {
         let node = |rank: usize| {
             let (ring, outbox) = (Ring::new(capacity), Memory::zeroed_shared(REGION));
             let queue = ring.queue(0);
-            let to =
-                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![Some(REGION as u64)], lines: lines(rank) });
+            let to = |peer: usize| {
+                (peer != rank).then(|| PostedTo { regions: vec![Some(REGION as u64)], lines: lines(rank) })
+            };
             let proxy = Proxy::new(ProxyParts {
                 rank,
                 ring,
@@ -343,7 +345,8 @@ fn notices_on_one_line_go_one_after_the_other_and_those_on_other_lines_overtake_
         assert!(net.lines().iter().filter(|&&line| line == 1).count() <= 2, "one part is still on its way");
         assert_eq!(rig.slot(1, 1), matched(count - 1));
         net.deliver(0);
-        (rig.step(0), rig.step(1));
+        rig.step(0);
+        rig.step(1);
         assert_eq!(rig.slot(1, 1), matched(count));
         // The next two parts come behind those that were there.
         let mut wires = net.lock();
@@ -374,7 +377,8 @@ fn a_signal_waits_for_all_earlier_posts_and_lets_later_ones_overtake_it() {
     rig.step(0);
     assert_eq!(net.lines(), [4]);
     net.deliver(0);
-    (rig.step(1), rig.step(2));
+    rig.step(1);
+    rig.step(2);
     assert_eq!([0, 1, 4, 5].map(|line| rig.slot(1, line)), [matched(2), matched(1), 1, 1]);
     rig.nodes[0].proxy.drain(Deadline::never()).unwrap();
 }
@@ -407,7 +411,8 @@ fn posts_of_every_kind_survive_a_full_carrier() {
     // One more write each time: of the signal, of mail, of its credit, of mail, of both parts.
     for writes in 0..=6 {
         assert_eq!(net.len(), writes);
-        (rig.step(0), rig.step(0));
+        rig.step(0);
+        rig.step(0);
         assert_eq!(net.len(), writes);
         net.lock().room = Some(1);
         rig.step(0);
@@ -439,7 +444,8 @@ fn large_jumps_and_other_operations_travel_by_mail() {
         assert_eq!(new, usize::from(is_mailed), "{word:#x}");
         mails += new;
         (0..net.len()).for_each(|_| net.deliver(0));
-        (rig.step(1), rig.step(0));
+        rig.step(1);
+        rig.step(0);
         assert_eq!(rig.slot(1, 0), word);
     }
     assert_eq!(mails, 4);
@@ -539,7 +545,8 @@ fn the_rules_of_posts_hold_in_any_order_of_a_carrier() {
             words[line] += jump << shift;
             let push = |post: &dyn Fn()| {
                 while !rig.nodes[0].queue_has_room() {
-                    (rig.step(0), rig.step(1));
+                    rig.step(0);
+                    rig.step(1);
                     seen(&posted);
                 }
                 post();
@@ -585,7 +592,8 @@ fn several_threads_of_a_rank_may_drive_its_proxy() {
             let rig = &rig;
             scope.spawn(move || {
                 for count in 1..=COUNT {
-                    let notice = PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, kind: NoticeKind::Data };
+                    let notice =
+                        PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, kind: NoticeKind::Data };
                     let post = Posted { peer: 1 - rank as u32, target: 0, span: None, notice: Some(notice) };
                     while !rig.push(rank, &post.words()) {
                         rig.nodes[rank].proxy.step();
@@ -608,186 +616,4 @@ fn several_threads_of_a_rank_may_drive_its_proxy() {
         }
     });
     assert!(is_done() && rig.nodes.iter().all(|node| node.proxy.error().is_none()));
-}
-
-// ---- what is not trusted ----------------------------------------------------------------------------------------------------
-
-#[test]
-fn no_descriptor_writes_outside_of_its_region_and_lines() {
-    let mut random = Random(1);
-    let mut kinds = [0u64; 8];
-    for _ in 0..1000 {
-        let rig = Rig::new(1, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), None)));
-        let start = rig.nodes[0].outbox.start().as_ptr() as u64;
-        let segment = rig.segments[0].segment(1).start().as_ptr() as u64;
-        for number in 0..1000 {
-            let words = match number % 4 {
-                // Anything.
-                0 => std::array::from_fn(|_| random.next()),
-                // Near the limits of every field.
-                _ => {
-                    let good = [(1, 0), (2, 1), (6, 1), (3, 1), (3, 1), (3, 2), (3, 3)];
-                    let bad = [(0, 0), (1, 1), (2, 2), (3, 0), (3, 4), (3, 255), (7, 1), (8, 0), (255, 1)];
-                    let (flags, parts) = if random.below(10) == 0 { random.pick(&bad) } else { random.pick(&good) };
-                    let target = random.pick(&[0, 0, 0, 0, 0, 0, 1, 0xffff]);
-                    let peer = random.pick(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 0, 3, u64::from(u32::MAX)]);
-                    let region = REGION as u64;
-                    let bytes = random.pick(&[0, 1, 8, region - 1, region, region + 1, u64::MAX, u64::MAX - start + 1]);
-                    let destination =
-                        random.pick(&[0, 1, region - 8, region - 1, region, region + 1, u64::MAX - 7, u64::MAX]);
-                    let source = random.pick(&[start, start, start + 1, start + region - 1, start + region, start - 1]);
-                    let source = random.pick(&[source, source, source, 0, segment, u64::MAX, u64::MAX - 7]);
-                    let line = random.pick(&[0, 3, 4, 7, 0, 3, 4, 7, 8, 23, 24, (1 << 20) - 1, 1 << 20, u64::MAX]);
-                    let count = number + random.below(3);
-                    let value = random.pick(&[matched(count), count, matched(count) | 5, 0, matched(count * 9)]);
-                    let value = if random.below(500) == 0 { random.pick(&[u64::MAX, u64::MAX >> 1]) } else { value };
-                    [flags << 56 | parts << 48 | target << 32 | peer, source, destination, bytes, line, value]
-                }
-            };
-            assert!(rig.push(0, &words));
-            // The state itself: a proxy would stop at the first error.
-            let mut state = rig.nodes[0].proxy.state.lock().unwrap();
-            let kind = match state.step(&mut false, &mut false) {
-                Ok(()) => 0,
-                Err(ProxyError::Entry { .. }) => 1,
-                Err(ProxyError::Peer { .. }) => 2,
-                Err(ProxyError::Destination { .. }) => 3,
-                Err(ProxyError::Source { .. }) => 4,
-                Err(ProxyError::Line { .. }) => 5,
-                Err(ProxyError::Backwards { .. }) => 6,
-                Err(ProxyError::Parts { .. }) => 7,
-                Err(error) => panic!("{error}"),
-            };
-            kinds[kind] += 1;
-        }
-        // What arrives is for the receivers to take, or to refuse.
-        (1..RANKS).for_each(|rank| _ = rig.nodes[rank].proxy.step());
-        rig.assert_guards();
-        for rank in 1..RANKS {
-            let stranger = (0..RANKS * EACH).find(|&line| line >= EACH && rig.slot(rank, line) != 0);
-            assert_eq!(stranger, None, "a line that rank 0 does not move, of rank {rank}");
-            assert!((0..REGION).all(|at| rig.arrived(rank, 0, at) == 0), "the outbox has only zeros");
-        }
-    }
-    assert!(kinds.iter().all(|&kind| kind > 1000), "{kinds:?}");
-}
-
-#[test]
-fn a_bad_descriptor_stops_the_proxy_with_its_cause() {
-    let rig = Rig::by_hand(&Net::default());
-    rig.deliver(0, 1, (0, 8), (EACH, matched(1), 1));
-    rig.nodes[0].proxy.step();
-    let error = ProxyError::Line { peer: 1, line: EACH as u64 };
-    assert_eq!(rig.nodes[0].proxy.error(), Some(&error));
-    assert!(!rig.nodes[0].proxy.step());
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
-    assert!(matches!(drained, Err(TransportError::Proxy(e)) if e == error));
-    rig.assert_all_told(0);
-}
-
-#[test]
-fn a_ring_of_one_descriptor_is_enough() {
-    let rig = Rig::new(1, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), None)));
-    for count in 1..100 {
-        rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
-        let other = Posted { peer: 1, target: 0, span: None, notice: None };
-        assert!(!rig.push(0, &other.words()), "it is full");
-        (rig.step(0), rig.step(1));
-        assert_eq!(rig.slot(1, 0), matched(count));
-    }
-}
-
-#[test]
-fn kernels_wait_when_too_much_is_held() {
-    let net = Net::default();
-    let rig = Rig::by_hand(&net);
-    net.lock().room = Some(0);
-    let (mut posts, post) = (0u64, |count| {
-        let notice = PostedNotice { slot: 4, value: count, parts: 1, kind: NoticeKind::Credit };
-        rig.push(0, &Posted { peer: 1, target: 0, span: None, notice: Some(notice) }.words())
-    });
-    while post(posts + 1) || rig.step(0) {
-        posts = posts.max(rig.nodes[0].proxy.state.lock().unwrap().peers[1].as_ref().unwrap().held.len() as u64);
-        assert!(posts < 10 * MOST_HELD as u64, "nothing ends it");
-    }
-    assert!(posts >= MOST_HELD as u64);
-}
-
-// ---- failures -----------------------------------------------------------------------------------------------------------------
-
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_millis(30))
-}
-
-#[track_caller]
-fn assert_stopped(rig: &Rig, drained: Result<(), TransportError>, must: ProxyError) {
-    assert!(
-        matches!(&drained, Err(TransportError::Proxy(is)) if *is == must),
-        "{:?}",
-        drained.err().map(|e| e.to_string())
-    );
-    assert_eq!(rig.nodes[0].proxy.error(), Some(&must));
-    match must {
-        ProxyError::Late { peer, .. } => rig.assert_all_told_of(Cause::timed_out(0, Some(peer))),
-        _ => rig.assert_all_told(0),
-    }
-}
-
-#[test]
-fn a_carrier_that_fails_is_reported_with_the_peer() {
-    let net = Net::default();
-    let rig = Rig::by_hand(&net);
-    let failure = || ProxyError::Carrier { peer: Some(1), what: "unplugged".to_string() };
-    net.lock().fails = Some(failure);
-    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
-    assert!(drained.as_ref().unwrap_err().to_string().contains("the network to rank 1 failed: unplugged"));
-    assert_stopped(&rig, drained, failure());
-}
-
-#[test]
-fn posts_that_are_never_confirmed_or_never_taken_are_late() {
-    for (room, count, posts) in [(None, 1, 2), (Some(0), 1, 2), (Some(0), 5000, 2), (Some(1), 5000, 3)] {
-        let net = Net::default();
-        let rig = Rig::by_hand(&net);
-        net.lock().room = room;
-        rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
-        rig.signal(0, 1, (4, 1), NoticeKind::Data);
-        let drained = rig.nodes[0].proxy.drain(soon());
-        assert_stopped(&rig, drained, ProxyError::Late { peer: 1, posts });
-    }
-}
-
-#[test]
-fn a_panic_inside_stops_the_proxy_and_tells_all_ranks() {
-    let net = Net::default();
-    let rig = Rig::by_hand(&net);
-    net.lock().fails = Some(|| panic!("as planned"));
-    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    assert!(catch_unwind(AssertUnwindSafe(|| rig.nodes[0].proxy.step())).is_err());
-    assert!(!rig.nodes[0].proxy.step());
-    rig.assert_all_told(0);
-    assert_stopped(&rig, rig.nodes[0].proxy.drain(Deadline::never()), ProxyError::Panicked);
-}
-
-#[test]
-fn a_broken_transport_ends_a_drain_with_the_cause() {
-    let rig = Rig::by_hand(&Net::default());
-    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    let cause = Cause { code: AbortCode::Panicked, rank: 2, reason: 0 };
-    rig.segments[2].abort_all(cause);
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
-    assert!(matches!(drained, Err(TransportError::Broken { cause: is }) if is == cause));
-    assert_eq!(rig.nodes[0].proxy.error(), None);
-}
-
-#[test]
-fn a_peer_may_be_dropped_while_its_posts_are_on_their_way() {
-    let rig = Rig::new(64, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), Some(3))));
-    rig.deliver(0, 1, (0, REGION), (0, matched(1), 1));
-    let Rig { mut nodes, mut segments } = rig;
-    nodes[0].proxy.step();
-    nodes.truncate(1);
-    segments.truncate(0);
-    nodes[0].proxy.drain(Deadline::never()).unwrap();
 }

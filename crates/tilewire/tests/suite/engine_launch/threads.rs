@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use tilewire::hook::Traced;
-use tilewire::ir::{Access, NoticeKind};
 use tilewire::ir::ring::{Posted, PostedNotice};
+use tilewire::ir::{Access, NoticeKind};
 use tilewire::tensor::{ReachableFrom, Ring, bytes_of};
 use tilewire::vm::{LaunchError, PrepareError, Prepared};
 use tilewire::{Memory, Tensor, kernel};

@@ -93,7 +93,8 @@ fn every_complaint_about_operands() {
     });
     for (kind, what) in [(NoticeKind::Credit, "a credit has no bytes"), (NoticeKind::Flush, "a flush has no bytes")] {
         complains(what, |c, p| {
-            let (i, x, queue) = (c.int(0), c.constant(Type::U64, 1), c.builder.param(Param::Queue { name: "wire".into() }));
+            let (i, x, queue) =
+                (c.int(0), c.constant(Type::U64, 1), c.builder.param(Param::Queue { name: "wire".into() }));
             let span = Some(PostSpan { src: at(p.bytes, i), dst: i, bytes: i });
             c.run(Op::Post { queue, peer: i, span, notice: Some(Notice { slot: i, x, parts: 1, kind }) });
         });

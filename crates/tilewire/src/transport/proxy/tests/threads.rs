@@ -4,9 +4,12 @@ use super::*;
 use crate::transport::doorbell::Doorbell;
 use std::time::Instant;
 
+/// Proxies with their threads, queues, windows and segments, by rank.
+type Served = (Vec<Arc<Proxy>>, Vec<Queue>, Vec<Memory>, Vec<SegmentSet>, Vec<ProxyThread>);
+
 /// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do on
 /// a bell of their own.
-fn served(rig: Rig) -> (Vec<Arc<Proxy>>, Vec<Queue>, Vec<Memory>, Vec<SegmentSet>, Vec<ProxyThread>) {
+fn served(rig: Rig) -> Served {
     let Rig { nodes, segments } = rig;
     let (mut proxies, mut queues, mut outboxes) = (Vec::new(), Vec::new(), Vec::new());
     for Node { proxy, queue, outbox } in nodes {
@@ -101,16 +104,6 @@ fn a_thread_that_finds_an_error_tells_all_ranks() {
 struct Panics;
 
 impl Carrier for Panics {
-    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
-        Ok(())
-    }
-
-    fn close(&mut self, _: u16) {}
-
-    fn reads(&self, _: &Memory) -> bool {
-        false
-    }
-
     fn write(&mut self, _: &Write<'_>) -> Result<bool, ProxyError> {
         Ok(true)
     }
