@@ -270,7 +270,7 @@ fn direct(
         let (rank, blocks) = (link.number() as usize, if launch == 3 { 1 } else { blocks });
         let knobs =
             Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First with the neighbours alone, as in `after_neighbours`, and twice: one launch finds nothing of an earlier one.
+        // First twice with the neighbours alone, as in `after_neighbours`: a single launch finds nothing that an earlier one left.
         let trace = if launch < 2 { DIRECT[0].1 } else { trace };
         trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
     })

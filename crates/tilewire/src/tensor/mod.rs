@@ -23,9 +23,9 @@ pub use ring::{BadEntry, Queue, Ring};
 pub(crate) use crate::ir::NoticeKind;
 #[doc(no_inline)]
 pub(crate) use crate::ir::matching::COUNT_SHIFT;
-pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 #[cfg(test)]
 pub(crate) use crate::ir::ring::WORDS;
+pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
 use crate::ir::scalar::AnyBits;

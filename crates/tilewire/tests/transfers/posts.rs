@@ -150,8 +150,8 @@ fn a_slot_that_rests_for_thousands_of_steps_is_used_again() {
         let link = alone(world, Some(1))?;
         let (peer, me) = (world.next(), world.rank().number());
         let tensors = |len: usize| (Tensor::<u32>::zeros(len), Tensor::<u32>::zeros(len));
-        // All eight slots; then two of them, for 2,500 steps, twice.
-        let ((wide_in, wide_out), (narrow_in, narrow_out)) = (tensors(8 * 16), tensors(2500 * 16));
+        // All eight slots; then two of them, for 1,500 steps: a jump that 10 bits do not hold, and 11 do.
+        let ((wide_in, wide_out), (narrow_in, narrow_out)) = (tensors(8 * 16), tensors(1500 * 16));
         let mut wide = sendrecv(&link, &wide_out, &wide_in, peer, peer).config(staged(64, 8)).build()?;
         let mut narrow = sendrecv(&link, &narrow_out, &narrow_in, peer, peer).config(staged(64, 2)).build()?;
         let of = |rank: u32, round: u32, i: u32| rank << 28 | round << 20 | i;

@@ -11,6 +11,8 @@ use tilewire_fabric::{Domain, Endpoint, EndpointOptions, FabricError, Library, P
 
 /// Tried in this order when none is named. `shm` is not among them: ranks of one host share memory without it.
 const CANDIDATES: [&str; 4] = ["verbs", "efa", "cxi", "tcp"];
+/// Providers whose addresses are not those of IP.
+const WITHOUT_IP: [&str; 3] = ["efa", "cxi", "shm"];
 
 /// Who confirms that the bytes of a write are in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,12 +108,10 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
 fn open(library: Library, name: &str, options: &FabricOptions) -> Result<(Endpoint, Confirmation, Numbers), String> {
     let text = |error: FabricError| error.to_string();
     // An address is for the provider, a name is compared with those of its devices.
-    let is_number = |address: &&String| address.parse::<IpAddr>().is_ok();
-    let (number, device) = match &options.address {
-        address @ Some(_) if address.as_ref().is_some_and(|address| is_number(&address)) => (address.clone(), None),
-        device => (None, device.as_ref()),
-    };
-    let query = Query { provider: Some(name.to_string()), address: number, ordered: false };
+    let is_ip = options.address.as_ref().is_some_and(|address| address.parse::<IpAddr>().is_ok());
+    let device = options.address.as_ref().filter(|_| !is_ip);
+    let address = options.address.clone().filter(|_| is_ip && !WITHOUT_IP.contains(&name));
+    let query = Query { provider: Some(name.to_string()), address, ordered: false };
     let all = Provider::list(library, &query).map_err(text)?;
     let devices: Vec<String> = all.iter().map(Provider::device).collect();
     let fits = |provider: &Provider| device.is_none_or(|device| provider.device() == *device);
@@ -119,7 +119,7 @@ fn open(library: Library, name: &str, options: &FabricOptions) -> Result<(Endpoi
         format!("it has no device {:?}; it has {devices:?}", device.map_or("", |device| device.as_str()))
     })?;
     let numbers = match provider.data_bytes() {
-        8.. => Numbers::Guarded,
+        8.. if !options.is_bare => Numbers::Guarded,
         4.. => Numbers::Bare,
         few => return Err(format!("numbers of {few} bytes beside a write: at least 4 are needed")),
     };

@@ -18,6 +18,8 @@ pub struct FabricOptions {
     pub(super) inject_bytes: usize,
     pub(super) under_way: usize,
     pub(super) descriptor: bool,
+    /// Uses numbers of four bytes also where there are eight, as providers have them that no test can run.
+    pub(super) is_bare: bool,
 }
 
 /// Names the provider, where the program does not.
@@ -40,6 +42,7 @@ impl Default for FabricOptions {
             inject_bytes: usize::MAX,
             under_way: 512,
             descriptor: false,
+            is_bare: false,
         }
     }
 }
@@ -52,7 +55,8 @@ impl FabricOptions {
         self
     }
 
-    /// The local address, or the name of the interface or device.
+    /// The local address, or the name of the interface or device. An IP address means nothing to `efa`, `cxi` and `shm`,
+    /// which ignore it.
     pub fn address(mut self, address: &str) -> FabricOptions {
         self.address = Some(address.to_string());
         self

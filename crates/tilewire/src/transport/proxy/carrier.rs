@@ -9,20 +9,15 @@ pub trait Carrier: Send {
     /// Starts a write. Returns false if it cannot take one now: the proxy tries again later.
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError>;
 
-    /// Lets the ranks of `senders` write this memory of this rank, as one of its regions. A carrier that reaches staging
-    /// alone refuses it.
-    fn open(&mut self, _region: u16, _memory: &Memory, _senders: &[usize]) -> Result<(), ProxyError> {
-        Err(ProxyError::Carrier { peer: None, what: "it carries no windows: use staged".to_string() })
-    }
+    /// Lets the ranks of `senders` write this memory of this rank, as one of its regions.
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError>;
 
     /// Ends that. When it returns, no write to the region is under way. Later ones are refused: their sender's carrier
     /// reports [`ProxyError::Region`].
-    fn close(&mut self, _region: u16) {}
+    fn close(&mut self, region: u16);
 
-    /// True if it can read these bytes where they are, although they are no outbox of the transport.
-    fn reads(&self, _memory: &Memory) -> bool {
-        false
-    }
+    /// True if it can read these bytes where they are.
+    fn reads(&self, memory: &Memory) -> bool;
 
     /// Adds what has happened since the last call. Also makes progress, where nobody else does.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;

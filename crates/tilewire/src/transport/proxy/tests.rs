@@ -1,19 +1,17 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
+mod distrust;
+mod failures;
+mod flushes;
+mod regions;
 mod threads;
-mod untrusted;
 
 use super::*;
 use crate::sync::Arc;
 use crate::tensor::{COUNT_SHIFT, Queue, WORDS, push};
 use crate::transport::SegmentSet;
 use crate::transport::layout::LINE;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64};
-
-mod failures;
-mod flushes;
-mod regions;
 
 // ---- ranks ------------------------------------------------------------------------------------------------------------
 

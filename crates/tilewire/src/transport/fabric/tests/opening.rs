@@ -28,6 +28,10 @@ fn a_network_that_is_not_there_says_what_was_tried() {
     assert!(error.to_string().contains("no device \"nonesuch0\"; it has") && error.to_string().contains("\"lo\""));
     let error = open(options(library, "tcp").library("/nowhere/libfabric.so.1"));
     assert!(matches!(error, NetworkError::Fabric(_)) && error.to_string().contains("libfabric1"), "{error}");
+    // Numbers without cookies need a provider that confirms, because an echo must say whose it is.
+    let bare = FabricOptions { is_bare: true, ..options(library, "tcp") };
+    let error = open(bare.confirmation(Confirmation::Echo));
+    assert!(error.to_string().contains("no room for a confirmation by the peer"), "{error}");
     // An interface instead of an address.
     let (carrier, _) = FabricCarrier::open(options(library, "tcp").address("lo"), 0, 2).unwrap();
     assert_eq!(carrier.choice().device, "lo");

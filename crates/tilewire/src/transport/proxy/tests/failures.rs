@@ -1,6 +1,7 @@
-//! What goes wrong: carriers that fail, posts that are late, panics, and transports that are broken.
+//! Carriers that fail, keep posts for too long or panic, and transports that break: the proxy stops, and all ranks are told.
 
 use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_millis(30))

@@ -104,6 +104,16 @@ fn a_thread_that_finds_an_error_tells_all_ranks() {
 struct Panics;
 
 impl Carrier for Panics {
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, _: &Memory) -> bool {
+        false
+    }
+
     fn write(&mut self, _: &Write<'_>) -> Result<bool, ProxyError> {
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! What is not trusted: descriptors of any content, and rings that are full.
+//! Descriptors that no kernel of ours writes, rings and queues at their limits: nothing stray is written or lost.
 
 use super::*;
 
