@@ -302,6 +302,16 @@ mod tests {
     struct KeptCarrier(usize, Kept);
 
     impl Carrier for KeptCarrier {
+        fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+            Ok(())
+        }
+
+        fn close(&mut self, _: u16) {}
+
+        fn reads(&self, _: &Memory) -> bool {
+            false
+        }
+
         fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
             let taken = (self.0, write.id, write.peer, write.notice.expect("a signal"));
             self.1.0.lock().unwrap().taken.push(taken);
@@ -327,7 +337,7 @@ mod tests {
         fn new(ranks: &SegmentSet, kept: &Kept) -> Waiter {
             let rank = ranks.rank();
             let lines = || vec![Lines { numbers: 0..4, matched: false }];
-            let to = |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![0], lines: lines() });
+            let to = |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![Some(0)], lines: lines() });
             let (ring, own) = (Ring::new(4), ranks.segment(rank));
             let queue = ring.queue(0);
             let proxy = Proxy::new(ProxyParts {
@@ -338,6 +348,7 @@ mod tests {
                 sources: Vec::new(),
                 segment: own.clone(),
                 inbound: lines(),
+                flushed: Vec::new(),
                 doorbell: ranks.doorbell(rank),
                 aborts: ranks.aborts(),
             });
