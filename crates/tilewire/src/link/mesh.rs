@@ -340,7 +340,7 @@ impl MeshTransport {
         let half = Half { near: Near::Shm(Box::new(near)), domains, far };
         let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
         let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
-        half.over(carrier, ends, false)
+        half.over(carrier, Joint::Loop(ends), false)
     }
 }
 
