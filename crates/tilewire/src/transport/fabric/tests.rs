@@ -4,6 +4,7 @@
 mod opening;
 mod speed;
 mod strangers;
+mod windows;
 
 use super::*;
 use crate::tensor::{COUNT_SHIFT, NoticeKind, Posted, PostedNotice, PostedSpan, Queue, Ring, push};
@@ -46,7 +47,7 @@ fn carriers(ranks: usize, options: &FabricOptions) -> Vec<FabricCarrier> {
 
 /// A rank: its proxy, what its kernels post to, and where their bytes are.
 struct Node {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     queue: Queue,
     outbox: Memory,
 }
@@ -105,7 +106,7 @@ impl Rig {
                 doorbell: segments[rank].doorbell(rank),
                 aborts: segments[rank].aborts(),
             });
-            Node { proxy, queue, outbox }
+            Node { proxy: Arc::new(proxy), queue, outbox }
         };
         let nodes = carriers.into_iter().enumerate().map(node).collect();
         let rig = Rig { nodes, segments, region };
