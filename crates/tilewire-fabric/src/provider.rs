@@ -45,7 +45,7 @@ impl Provider {
         let found = Infos::get(library, query, 0)?;
         // The same question, for those that can confirm that bytes are in the peer's memory.
         let confirming: HashSet<[String; 3]> = match Infos::get(library, query, sys::DELIVERY_COMPLETE) {
-            Ok(infos) => infos.each().map(|info| names(info)).collect(),
+            Ok(infos) => infos.each().map(names).collect(),
             Err(_) => HashSet::new(),
         };
         let provider = |info: &sys::Info| {

@@ -288,7 +288,20 @@ impl MeshTransport {
         let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
         let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
         // No rank posts to a peer that does not have the region yet.
-        world.all_have("window regions", region, deadline)
+        let region = world.all_have("window regions", region, deadline)?;
+        let place = region.place()?;
+        // Carriers of one world are of one kind: none needs places, or all do.
+        if !place.is_empty() {
+            let hex = place.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let said = Parameters::new("window places").with("place", hex).agree(world, &[], deadline)?;
+            let byte = |hex: &str, at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+            let bytes = |hex: &String| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect::<Option<Vec<u8>>>();
+            // What is no place is refused by the carrier.
+            let places: Vec<Vec<u8>> =
+                said.iter().map(|said| said.last().and_then(bytes).unwrap_or_default()).collect();
+            region.reach(&places)?;
+        }
+        Ok(region)
     }
 
     /// Bytes that have come to this rank by posts. Over a network: bytes that this rank has sent.

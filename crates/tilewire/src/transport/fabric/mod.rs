@@ -14,9 +14,10 @@
 //!    rank is reached. The caller carries the cards of all ranks to all ranks.
 //! 2. [`connect`](FabricCarrier::connect), on all ranks simultaneously: they say hello to each other by a write with a
 //!    number, which is the trial between the hosts. It returns when every hello has arrived and is confirmed.
-//! 3. [`register`](FabricCarrier::register) for the segment (the target of mail and of posts), outboxes and windows. It
-//!    returns a *place*: bytes that the peers which write there [`accept`](FabricCarrier::accept) under the name that
-//!    their posts use. Sources of writes are registered as well, and their places are not needed.
+//! 3. [`register`](FabricCarrier::register) for the segment (the target of mail and of posts) and outboxes. It returns a
+//!    *place*: bytes that the peers which write there [`accept`](FabricCarrier::accept) under the name that their posts
+//!    use. Sources of writes are registered as well, and their places are not needed. Windows come and go through the
+//!    proxy ([`Carrier::open`], [`Carrier::place`], [`Carrier::reach`]); so does memory that is read in place.
 //! 4. The carrier goes to a [`Proxy`](super::proxy::Proxy). [`choice`](FabricCarrier::choice) says what was chosen, and
 //!    why.
 //! 5. At the end each rank drains its proxy, and then *goes on polling* until all others have drained theirs. A carrier that
@@ -72,7 +73,11 @@ const NAP: Duration = Duration::from_micros(50);
 pub struct FabricCarrier {
     rank: usize,
     /// Dropped before the endpoint, as providers want it.
-    regions: Vec<Region>,
+    regions: Vec<Registered>,
+    /// This rank's memory that peers write, by the number of the region.
+    opened: HashMap<u16, (Memory, Vec<u8>)>,
+    /// Closed, and perhaps still being received into.
+    closed: Vec<Memory>,
     _hall: Region,
     hall_memory: Memory,
     posts: Posts,
@@ -88,6 +93,12 @@ pub struct FabricCarrier {
     /// Numbers of strangers.
     strangers: u64,
     options: FabricOptions,
+}
+
+/// Memory that is registered, and how often.
+struct Registered {
+    region: Region,
+    uses: usize,
 }
 
 /// A connected peer.
@@ -132,10 +143,13 @@ impl FabricCarrier {
         let posts = Posts::new(endpoint, &choice, ranks, &options)?;
         let bytes = card.to_bytes();
         let (regions, targets, completions) = (Vec::new(), HashMap::new(), Vec::new());
+        let (opened, closed) = (HashMap::new(), Vec::new());
         let peers = (0..ranks).map(|_| None).collect();
         let carrier = FabricCarrier {
             rank,
             regions,
+            opened,
+            closed,
             _hall: hall,
             hall_memory,
             posts,
@@ -225,23 +239,28 @@ impl FabricCarrier {
         if !memory.reachable_from().host {
             return Err(NetworkError::Device);
         }
-        if let Some((region, offset)) = self.registered(memory) {
+        if let Some((number, offset)) = self.registered(memory) {
+            let Registered { region, uses } = &mut self.regions[number];
+            *uses += 1;
             let base = region.base() + offset as u64;
             return Ok(Place { base, bytes: memory.bytes() as u64, ..place(region) }.to_bytes());
         }
         let region = trial::register(self.posts.endpoint(), memory, u64::from_le_bytes(random()?))?;
         let bytes = place(&region).to_bytes();
-        self.regions.push(region);
+        self.regions.push(Registered { region, uses: 1 });
         Ok(bytes)
     }
 
-    /// Ends the registration of exactly this memory, and of its parts, when writes from it are complete. Later writes of
-    /// peers there fail.
-    pub fn unregister(&mut self, memory: &Memory) {
-        let is_it = |region: &Region| {
-            region.bytes() == memory.bytes() && region.offset_of(memory.start().as_ptr(), memory.bytes()) == Some(0)
-        };
-        self.regions.retain(|region| !is_it(region));
+    /// Takes one `register` back. With the last one the registration ends, when writes from it are complete. Later writes
+    /// of peers there fail. Returns true if it has ended.
+    pub fn unregister(&mut self, memory: &Memory) -> bool {
+        let Some((number, _)) = self.registered(memory) else { return false };
+        self.regions[number].uses -= 1;
+        let is_over = self.regions[number].uses == 0;
+        if is_over {
+            self.regions.remove(number);
+        }
+        is_over
     }
 
     /// Lets this rank write to a memory of a peer, by the place that the peer's `register` returned.
@@ -328,19 +347,20 @@ impl FabricCarrier {
             Source::Memory(memory) if memory.bytes() == 0 => Ok(Bytes::copied(&[0; 8])),
             Source::Memory(memory) => {
                 let bytes = memory.bytes();
-                let (region, offset) = self.registered(memory).ok_or_else(|| ProxyError::Carrier {
+                let (number, offset) = self.registered(memory).ok_or_else(|| ProxyError::Carrier {
                     peer: Some(write.peer),
                     what: format!("{bytes} bytes at {:p} are not registered with the network", memory.start()),
                 })?;
-                Ok(Bytes::Region { region: region.clone(), offset, bytes })
+                Ok(Bytes::Region { region: self.regions[number].region.clone(), offset, bytes })
             }
         }
     }
 
-    /// The region that a memory lies in, and where.
-    fn registered(&self, memory: &Memory) -> Option<(&Region, usize)> {
+    /// The number of the region that a memory lies in, and where in it.
+    fn registered(&self, memory: &Memory) -> Option<(usize, usize)> {
         let (start, bytes) = (memory.start().as_ptr().cast_const(), memory.bytes());
-        self.regions.iter().find_map(|region| Some((region, region.offset_of(start, bytes)?)))
+        let offset = |(number, known): (usize, &Registered)| Some((number, known.region.offset_of(start, bytes)?));
+        self.regions.iter().enumerate().find_map(offset)
     }
 
     /// Everything that happened since the last call, and everything that may go now.
@@ -412,17 +432,40 @@ impl Carrier for FabricCarrier {
         self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })
     }
 
-    /// Its peers would have to be told the place of the memory, and nobody carries it there yet.
-    fn open(&mut self, region: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
-        let what = format!("region {region}: windows of far peers are not carried over a network yet; send staged");
-        Err(ProxyError::Carrier { peer: None, what })
+    fn open(&mut self, region: u16, memory: &Memory, _senders: &[usize]) -> Result<(), ProxyError> {
+        let place = self.register(memory).map_err(refused)?;
+        self.opened.insert(region, (memory.clone(), place));
+        Ok(())
     }
 
-    fn close(&mut self, _: u16) {}
+    /// Later writes of peers fail. The provider may still be receiving one, and its bytes may come at any later poll: so
+    /// they get memory that stays, as long as this carrier.
+    fn close(&mut self, region: u16) {
+        if let Some((memory, _)) = self.opened.remove(&region)
+            && self.unregister(&memory)
+        {
+            self.closed.push(memory);
+        }
+    }
 
-    /// Memory that is not registered goes through an outbox.
+    fn place(&self, region: u16) -> Vec<u8> {
+        self.opened.get(&region).map(|(_, place)| place.clone()).unwrap_or_default()
+    }
+
+    fn reach(&mut self, peer: usize, region: u16, place: &[u8]) -> Result<(), ProxyError> {
+        self.accept(peer, Target::Region(region), place).map_err(refused)
+    }
+
     fn reads(&self, memory: &Memory) -> bool {
-        self.registered(memory).is_some()
+        memory.reachable_from().host
+    }
+
+    fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError> {
+        self.register(memory).map(|_| ()).map_err(refused)
+    }
+
+    fn give_back(&mut self, memory: &Memory) {
+        self.unregister(memory);
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
@@ -435,6 +478,10 @@ impl std::fmt::Debug for FabricCarrier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "FabricCarrier of rank {} over {}", self.rank, self.choice)
     }
+}
+
+fn refused(error: NetworkError) -> ProxyError {
+    ProxyError::Carrier { peer: None, what: error.to_string() }
 }
 
 fn place(region: &Region) -> Place {

@@ -4,9 +4,9 @@
 mod opening;
 mod speed;
 mod strangers;
+mod windows;
 
 use super::*;
-use crate::ir::ring::WORDS;
 use crate::tensor::{COUNT_SHIFT, NoticeKind, Posted, PostedNotice, PostedSpan, Queue, Ring, push};
 use crate::transport::layout::LINE;
 use crate::transport::proxy::{Lines, PostedTo, Proxy, ProxyParts};
@@ -47,7 +47,7 @@ fn carriers(ranks: usize, options: &FabricOptions) -> Vec<FabricCarrier> {
 
 /// A rank: its proxy, what its kernels post to, and where their bytes are.
 struct Node {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     queue: Queue,
     outbox: Memory,
 }
@@ -106,7 +106,7 @@ impl Rig {
                 doorbell: segments[rank].doorbell(rank),
                 aborts: segments[rank].aborts(),
             });
-            Node { proxy, queue, outbox }
+            Node { proxy: Arc::new(proxy), queue, outbox }
         };
         let nodes = carriers.into_iter().enumerate().map(node).collect();
         let rig = Rig { nodes, segments, region };
@@ -158,17 +158,17 @@ impl Rig {
         unsafe { AtomicU8::from_ptr(self.nodes[rank].outbox.start().as_ptr().add(at)) }.store(x, Ordering::Relaxed);
     }
 
-    fn push(&self, rank: usize, words: &[u64; WORDS]) -> bool {
+    fn push(&self, rank: usize, post: &Posted) -> bool {
         let queue = &self.nodes[rank].queue;
         let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
         // SAFETY: the memory of a ring.
-        unsafe { push(entries, tickets, queue.capacity().unwrap(), words) }
+        unsafe { push(entries, tickets, queue.capacity().unwrap(), &post.words()) }
     }
 
     /// Posts, while all ranks make progress and `seen` looks at them.
     fn post(&self, rank: usize, post: Posted, seen: impl Fn()) {
         let since = Instant::now();
-        while !self.push(rank, &post.words()) {
+        while !self.push(rank, &post) {
             self.step();
             seen();
             assert!(since.elapsed() < PATIENCE, "the ring stays full");
@@ -348,7 +348,7 @@ fn three_ranks_post_to_each_other_simultaneously() {
                             // A slot of the outbox is free when the peer has seen what was in it.
                             rig.put(rank, other * 8, count as u8);
                             let post = rig.delivery(rank, other, (other * 8, 8), (rank * EACH, matched(count), 1));
-                            while !rig.push(rank, &post.words()) {
+                            while !rig.push(rank, &post) {
                                 drive();
                             }
                         }

@@ -19,8 +19,27 @@ pub trait Carrier: Send {
     /// reports [`ProxyError::Region`].
     fn close(&mut self, region: u16);
 
+    /// What carriers of peers need to write to a region that this rank has opened: their `reach` takes it, and the caller
+    /// carries it there. Nothing, where they reach it anyway.
+    fn place(&self, _region: u16) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Takes what a peer's `place` returned. Afterwards this rank may write to that region.
+    fn reach(&mut self, _peer: usize, _region: u16, _place: &[u8]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     /// True if it can read these bytes where they are.
     fn reads(&self, memory: &Memory) -> bool;
+
+    /// Lets it read these bytes, until `give_back` is called as often.
+    fn lend(&mut self, _memory: &Memory) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    /// Ends that. Writes that are under way may still read them: the carrier then keeps them alive.
+    fn give_back(&mut self, _memory: &Memory) {}
 
     /// Adds what has happened since the last call. Also makes progress, where nobody else does.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;

@@ -31,7 +31,6 @@ pub struct PostedRegion {
     /// By rank: bytes of its window; `None` where it is not reached by posts.
     bytes: Vec<Option<usize>>,
     /// Removes the region when it is dropped.
-    #[expect(dead_code, reason = "dropped with the last handle")]
     guard: Option<Arc<RegionGuard>>,
 }
 
@@ -72,6 +71,25 @@ impl PostedRegion {
     /// A region that no proxy knows, for kernels that are traced and never launched.
     pub fn unregistered(queue: Queue, bytes: Vec<Option<usize>>) -> PostedRegion {
         PostedRegion { queue, bytes, guard: None }
+    }
+
+    /// What the other ranks' proxies need to write to it, for their [`reach`](PostedRegion::reach). Empty if they need nothing.
+    pub(crate) fn place(&self) -> Result<Vec<u8>, ProxyError> {
+        let Some(guard) = &self.guard else { return Ok(Vec::new()) };
+        Ok(guard.proxy.enter()?.carrier.place(guard.number))
+    }
+
+    /// Takes what `place` returned on every rank.
+    pub(crate) fn reach(&self, places: &[Vec<u8>]) -> Result<(), ProxyError> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        let mut state = guard.proxy.enter()?;
+        let State { peers, carrier, .. } = &mut *state;
+        for (peer, place) in places.iter().enumerate() {
+            if peers.get(peer).is_some_and(Option::is_some) {
+                carrier.reach(peer, guard.number, place)?;
+            }
+        }
+        Ok(())
     }
 
     /// What kernels bind to post to it.
@@ -172,6 +190,7 @@ impl Proxy {
 
     pub(super) fn add_source(&self, memory: &Memory) -> Result<u64, ProxyError> {
         let mut state = self.enter()?;
+        state.carrier.lend(memory)?;
         let id = state.next_source;
         state.next_source += 1;
         state.sources.push(Registered { id: Some(id), memory: memory.clone() });
@@ -179,9 +198,10 @@ impl Proxy {
     }
 
     pub(super) fn remove_source(&self, id: u64) {
-        if let Ok(mut state) = self.enter() {
-            state.sources.retain(|source| source.id != Some(id));
-        }
+        let Ok(mut state) = self.enter() else { return };
+        let State { sources, carrier, .. } = &mut *state;
+        let is_it = |source: &mut Registered| source.id == Some(id);
+        sources.extract_if(.., is_it).for_each(|source| carrier.give_back(&source.memory));
     }
 
     /// Moves nothing any more: when it returns, no thread of this rank reads or writes for posts, nor will one. For a launch

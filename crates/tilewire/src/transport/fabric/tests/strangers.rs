@@ -105,7 +105,7 @@ fn a_rank_that_is_gone_is_an_error_with_its_number() {
         while rig.nodes[0].proxy.error().is_none() {
             count += 1;
             let post = rig.delivery(0, 1, (0, 512), (count as usize % 4, matched(count.div_ceil(4)), 1));
-            rig.push(0, &post.words());
+            rig.push(0, &post);
             rig.nodes[0].proxy.step();
             assert!(since.elapsed() < PATIENCE, "{confirmation:?}: no error");
         }
