@@ -6,8 +6,7 @@ mod speed;
 mod strangers;
 
 use super::*;
-use crate::ir::ring::WORDS;
-use crate::tensor::{COUNT_SHIFT, NoticeKind, Posted, PostedNotice, PostedSpan, Queue, Ring, push};
+use crate::tensor::{COUNT_SHIFT, NoticeKind, Posted, PostedNotice, PostedSpan, Queue, Ring, WORDS, push};
 use crate::transport::layout::LINE;
 use crate::transport::proxy::{Lines, PostedTo, Proxy, ProxyParts};
 use crate::transport::{Deadline, SegmentSet, TransportError};
