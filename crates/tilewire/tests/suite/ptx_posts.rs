@@ -367,17 +367,20 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
     }
 }
 
-/// A peer that does not exist reaches the proxy as such, and changes nothing else.
+/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits than
+/// the field for it.
 #[test]
-fn a_negative_peer_changes_no_other_field() {
+fn a_peer_that_does_not_exist_changes_no_other_field() {
     let ring = Ring::new(4);
-    let traced = kernel("nobody", |k| {
-        let queue = k.queue("wire", ring.queue(9));
-        k.main(|r| r.post_credit(queue, r.rank() - 1, 3, 4));
-    })
-    .unwrap();
-    let run = run_posts(std::slice::from_ref(&traced), Target::Sm90a, Proxies::AtTheEnd);
-    let posted = run.unwrap_or_else(|fault| panic!("{}", fault.0)).posted;
-    assert_eq!(posted[0], on_the_cpu(&traced, &ring, Proxies::AtTheEnd));
-    assert_eq!((posted[0][0].peer, posted[0][0].target), (u32::MAX, 9));
+    for nobody in [-1, i64::MIN, i64::MAX, 1 << 32, (1 << 32) + 1] {
+        let traced = kernel("nobody", |k| {
+            let queue = k.queue("wire", ring.queue(9));
+            k.main(|r| r.post_credit(queue, r.rank() + nobody, 3, 4));
+        })
+        .unwrap();
+        let run = run_posts(std::slice::from_ref(&traced), Target::Sm90a, Proxies::AtTheEnd);
+        let posted = run.unwrap_or_else(|fault| panic!("{}", fault.0)).posted;
+        assert_eq!(posted[0], on_the_cpu(&traced, &ring, Proxies::AtTheEnd));
+        assert_eq!((posted[0][0].peer, posted[0][0].target), (u32::MAX, 9), "peer {nobody}");
+    }
 }

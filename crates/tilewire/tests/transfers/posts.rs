@@ -20,7 +20,7 @@ use tilewire_testkit::ranks::words;
 const SHAPES: [&[&[u32]]; 4] =
     [&[&[0, 1], &[2, 3]], &[&[0], &[1, 2, 3]], &[&[0, 2], &[1, 3]], &[&[0], &[1], &[2], &[3]]];
 
-fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTransport, TransportError> {
+pub fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     let domains = Some(domains.iter().map(|domain| domain.to_vec()).collect());
     // Every second seed has threads for the proxies.
     let thread = seed.is_some_and(|seed| seed % 2 == 1);
@@ -28,17 +28,17 @@ fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTran
 }
 
 /// All ranks alone.
-fn alone(world: &World, seed: Option<u64>) -> Result<MeshTransport, TransportError> {
+pub fn alone(world: &World, seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     let thread = seed.is_some_and(|seed| seed % 2 == 1);
     MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, seed, thread, ..MeshOptions::alone(world.size()) })
 }
 
 #[track_caller]
-fn run<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R, RankError> + Sync) -> Vec<R> {
+pub fn run<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R, RankError> + Sync) -> Vec<R> {
     World::threads(ranks).deadline(LONG).run(|world| body(&world)).unwrap()
 }
 
-fn staged(slot_bytes: usize, depth: usize) -> Knobs {
+pub fn staged(slot_bytes: usize, depth: usize) -> Knobs {
     Knobs {
         primitive: Some(Primitive::Staged),
         slot_bytes: Some(slot_bytes),
@@ -49,7 +49,7 @@ fn staged(slot_bytes: usize, depth: usize) -> Knobs {
 }
 
 /// The rank after this one, and the one before it.
-fn neighbours(link: &dyn Transport) -> (Rank, Rank) {
+pub fn neighbours(link: &dyn Transport) -> (Rank, Rank) {
     let (me, ranks) = (link.rank(), link.world_size());
     (me.after(1, ranks), me.after(ranks - 1, ranks))
 }

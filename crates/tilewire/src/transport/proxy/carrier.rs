@@ -3,8 +3,11 @@
 use super::error::ProxyError;
 use crate::tensor::Memory;
 
-/// A network, as the proxy of one rank sees it. It may reorder and delay everything; it must not lose, change or
-/// duplicate anything without reporting an error.
+/// A network, as the proxy of one rank sees it. It must not lose, change or duplicate anything without reporting an
+/// error. It may delay everything, and reorder all writes that are under way together. One order it keeps: a write that
+/// was started after [`Event::Delivered`] of another is reported to its receiver after the other. Receivers count
+/// arrivals, and a line's next delivery starts when the last one is delivered (`wire.rs`). A provider whose two ends
+/// complete independently does not keep it: its carrier reports `Delivered` when the receiver's end has the arrival.
 pub trait Carrier: Send {
     /// Starts a write. Returns false if it cannot take one now: the proxy tries again later.
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError>;
@@ -43,7 +46,10 @@ pub struct Write<'w> {
 /// Where the bytes of a write are.
 #[derive(Clone, Copy)]
 pub enum Source<'w> {
-    /// In registered memory, which stays as it is until the write is delivered.
+    /// In registered memory, which stays as it is until the receiver's carrier has reported the arrival: of this write,
+    /// or, if it has no notice, of a later one that starts when this one is delivered. The receiver may then give the
+    /// memory back, and a kernel overwrites it, before this carrier reports [`Event::Delivered`]. A carrier that may
+    /// read the bytes once more after they arrived copies them.
     Memory(&'w Memory),
     /// Here: the carrier copies them before it returns.
     Inline(&'w [u8]),
@@ -76,7 +82,8 @@ pub enum Event {
         /// What it carried.
         notice: u32,
     },
-    /// A write of this rank is in the receiver's memory, and the next poll there reports its arrival.
+    /// A write of this rank is in the receiver's memory. The next poll there reports its arrival, if it has a notice, and
+    /// reports it before any write that starts from now on.
     Delivered {
         /// Which.
         id: u64,

@@ -1,5 +1,6 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
+mod arrivals;
 mod distrust;
 mod failures;
 mod flushes;

@@ -8,7 +8,11 @@
 //! operation's word, has `delta` 0: the new word then travels as one more counted part, the *mail*, which lands on the
 //! line itself. Nothing depends on the order of a carrier, and nothing on the sender's address.
 //!
-//! A sender has at most one delivery per line under way, so one count per line is enough.
+//! A sender has at most one delivery per line under way, so one count per line is enough. The receiver may be told of
+//! several in one poll, because it learns of a delivery when it looks, and the sender may learn first that it is
+//! delivered. Then all parts of the first come before those of the second ([`Carrier`](super::Carrier)). A carrier that
+//! breaks this is found if the two notices differ. If they are equal, the order makes no difference: parts of the second
+//! are only on their way when the first is complete in memory.
 //!
 //! Mail has one place per line, and a sender does not learn when the receiver has read it. So the word after a mailed one
 //! may be mailed only when the receiver has answered the first. All schedules wait for that answer: they reuse a slot
