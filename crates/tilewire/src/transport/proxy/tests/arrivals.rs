@@ -73,14 +73,14 @@ fn a_notice_that_came_by_another_rank_covers_what_was_stored_before() {
                 for turn in 1..=TURNS {
                     // Relaxed, as plain stores: only the post says that they are there.
                     (0..BYTES).for_each(|at| place(at).store(turn as u8, Ordering::Relaxed));
-                    rig.signal(0, 1, (line(0), turn), false);
+                    rig.signal(0, 1, (line(0), turn), NoticeKind::Data);
                     until(0, line(2), turn);
                 }
             });
             ranks.spawn(|| {
                 for turn in 1..=TURNS {
                     until(1, line(0), turn);
-                    rig.signal(1, 2, (line(1), turn), false);
+                    rig.signal(1, 2, (line(1), turn), NoticeKind::Data);
                     rig.step(1);
                 }
                 rig.nodes[1].proxy.drain(Deadline::after(Duration::from_secs(60))).unwrap();
@@ -91,7 +91,7 @@ fn a_notice_that_came_by_another_rank_covers_what_was_stored_before() {
                     let is_old = |at: &usize| place(*at).load(Ordering::Relaxed) != turn as u8;
                     old.fetch_add((0..BYTES).filter(is_old).count() as u64, Ordering::Relaxed);
                     // Then rank 0 may go on.
-                    rig.signal(2, 0, (line(2), turn), true);
+                    rig.signal(2, 0, (line(2), turn), NoticeKind::Credit);
                     rig.step(2);
                 }
                 rig.nodes[2].proxy.drain(Deadline::after(Duration::from_secs(60))).unwrap();
