@@ -14,7 +14,7 @@ use super::settle::Message;
 use crate::hook::MisuseKind;
 use crate::ir::SourceLine;
 use crate::link::Transport;
-use crate::tensor::{AnyTensor, Memory};
+use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{LinkKind, Protocol, Rank, TransferError};
 use crate::vm::{Kept, Traffic};
@@ -36,12 +36,15 @@ pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itiner
     let len = legs.all().next().map_or(0, |leg| leg.tiling.len());
     let traffic = Traffic {
         chunks: sent + usize::from(legs.own.is_some()),
-        staged_output: staged.then(|| request.out.memory().bytes()),
+        staged_output: staged.then(|| request.out.memory().covered()),
         stages: staged,
         kept,
         ..Traffic::default()
     };
-    let windows = window.map(|window| window.number.clone());
+    // Ranks that cut their outputs along different axes would write each other's chunks.
+    let along = if request.axes[1] == Axis::Cols { ", along columns" } else { "" };
+    let faults = [faults, expanded(request, legs.all().any(|leg| leg.out.is_some()))].concat();
+    let windows = window.map(|window| format!("{}{along}", window.number));
     Ok(Itinerary { windows, faults, traffic, ..Itinerary::of(request, facts, len, Work::Legs(legs)) })
 }
 
@@ -103,12 +106,12 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             // Only the root has an output. Before the first launch, its chunk length is compared with that of the other
             // ranks.
             (Pattern::Gather { root }, _) if root != self.link.rank() => Ok(self.sent()),
-            _ => Ok(route.output.range("the output", self.request.out.len(), self.facts.ranks)?.len()),
+            _ => Ok(self.output(route.output)?.as_ref().map_or(0, AnyTensor::len)),
         }
     }
 
     fn leg(&self, route: Route) -> Result<Leg, RunError> {
-        let (Request { inp, out, config, .. }, hooks, ranks) = (self.request, self.hooks(), self.facts.ranks);
+        let (Request { inp, config, .. }, hooks, ranks) = (self.request, self.hooks(), self.facts.ranks);
         let Route { side, peer, .. } = route;
         let is_own = peer == self.link.rank() && self.pattern.is_collective();
         let len = self.positions(&route)?;
@@ -126,6 +129,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             consumed: !hooks.stores(),
             window_bytes: self.window.map(|window| window.reached(&route, self.window_range(&route, len))),
         };
+        let pitch = self.pitch(&route);
         let (way, tiling) = message.settle(self.link, &self.facts).map_err(|error| match (error, self.window) {
             (RunError::Transfer(TransferError::TooLarge { protocol: Protocol::Direct { .. }, .. }), Some(window)) => {
                 window.too_short(&route, self.window_range(&route, len)).into()
@@ -133,22 +137,21 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             (error, _) => error,
         })?;
         self.check_direct(&way, side)?;
-        let part = |part: Part, what, len| match part {
-            Part::Absent => Ok(None),
-            part => part.range(what, len, ranks).map(Some),
-        };
-        let inp = part(route.input, "the input", inp.len())?.map(|range| inp.slice(range));
-        let out = part(route.output, "the output", out.len())?.map(|range| out.slice(range));
+        let (inp, out) = (route.input.of("the input", inp, self.request.axes[0], ranks)?, self.output(route.output)?);
         let window = self.window.filter(|_| matches!(way.protocol, Protocol::Direct { .. }) && !is_own);
         let window = window.filter(|_| side == Side::Send).map(|window| {
             let (first, bytes) = self.window_range(&route, len);
+            if first + bytes > window.bytes_of(peer) && self.pattern.is_collective() {
+                return Err(window.too_short(&route, (first, bytes)));
+            }
             // A transfer uses the window from its start, whatever the window's length.
             let bytes = if self.pattern.is_collective() { bytes } else { window.bytes_of(peer) };
-            window.part_of(peer, first, bytes)
+            Ok(window.part_of(peer, first, bytes))
         });
+        let window = window.transpose()?;
         // Copies of a role share the tiles. Without copies, fewer tiles are better.
         let tiling = if is_own && self.facts.copies == 1 { tiling.bands(way.granule) } else { tiling };
-        Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, window, keeps: None })
+        Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, pitch: pitch.filter(|_| window.is_some()), window, keeps: None })
     }
 
     /// Lets the first sending leg also store the rank's own chunk, if that is faster. This applies only to a CPU, where
@@ -165,7 +168,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         // that it is ready.
         let alone = leg.tiling.blocks() == 1 && self.layout == Rounds::Roles;
         let is_memory = self.link.link(leg.peer).kind == LinkKind::Shm;
-        let pays = self.request.keeps || how.pays(sent.bytes());
+        let pays = self.request.keeps || how.pays(sent.covered());
         if !(copies && is_direct && is_memory && alike && alone && pays) {
             return None;
         }
@@ -198,11 +201,28 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         faults
     }
 
-    /// The first byte, and the number of bytes, that a route writes in the receiver's window.
+    /// This part of the output.
+    fn output(&self, part: Part) -> Result<Option<AnyTensor>, TransferError> {
+        part.of("the output", &self.request.out, self.request.axes[1], self.facts.ranks)
+    }
+
+    /// Distance between the rows of a chunk in the receiver's output, in bytes, if there are gaps between them. All ranks
+    /// have outputs of the same rows and columns.
+    fn pitch(&self, route: &Route) -> Option<usize> {
+        let (grid, axis) = (self.request.out.grid(), self.request.axes[1]);
+        let in_columns = matches!(route.lands, Part::Chunk(_)) && grid.rows > 1 && axis == Axis::Cols;
+        (in_columns && self.facts.ranks > 1).then(|| grid.cols * self.hooks().types[0].size())
+    }
+
+    /// The first byte, and the number of bytes up to the last one, that a route writes in the receiver's window.
     fn window_range(&self, route: &Route, len: usize) -> (usize, usize) {
         let bytes = len * self.hooks().types[0].size();
-        match route.lands {
-            Part::Chunk(k) => (k * bytes, bytes),
+        match (route.lands, self.pitch(route)) {
+            (Part::Chunk(k), Some(pitch)) => {
+                let (width, rows) = (pitch / self.facts.ranks, self.request.out.grid().rows);
+                (k * width, (rows - 1) * pitch + width)
+            }
+            (Part::Chunk(k), None) => (k * bytes, bytes),
             _ => (0, bytes),
         }
     }
@@ -215,6 +235,9 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         let unable = |why| Err(TransferError::Unable { protocol, why });
         if self.hooks().types != [window.ty] {
             return unable("it stores one value of the window's type: use staged or packet for others");
+        }
+        if matches!(self.pattern, Pattern::Gather { .. }) && self.request.axes[1] == Axis::Cols {
+            return unable("only the root knows the rows of its output: gather along rows, or use staged");
         }
         if side == Side::Receive && !window.own.is(self.request.out.memory()) {
             return unable("the output is not this rank's part of the window: give window.tensor() as output");
@@ -258,6 +281,13 @@ fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
         }
     }
     Ok(())
+}
+
+/// The fault of an output whose rows are all the same elements, if the kernel writes it.
+pub(super) fn expanded(request: &Request<'_, '_>, is_written: bool) -> Vec<(SourceLine, MisuseKind)> {
+    let grid = request.out.grid();
+    let fault = (request.hooks.at.clone(), MisuseKind::Expanded { rows: grid.rows });
+    if is_written && grid.is_expanded() { vec![fault] } else { Vec::new() }
 }
 
 /// The error for an output that overlaps this part of the input.

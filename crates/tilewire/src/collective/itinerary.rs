@@ -17,7 +17,7 @@ use super::rounds::{Rounds, Warps};
 use crate::hook::MisuseKind;
 use crate::ir::{SourceLine, Type};
 use crate::schedule::Tiling;
-use crate::tensor::{AnyTensor, Memory};
+use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{LinkShape, Protocol, Rank};
 use crate::vm::Traffic;
@@ -33,6 +33,8 @@ pub(super) struct Itinerary {
     pub call: Call,
     pub out: AnyTensor,
     pub inp: AnyTensor,
+    /// The axes along which the input and the output are cut into chunks.
+    pub axes: [Axis; 2],
     pub algorithm: Algorithm,
     /// How the rounds share the launch.
     pub layout: Rounds,
@@ -82,6 +84,8 @@ pub(super) struct Leg {
     pub link: LinkShape,
     /// The memory that `direct` writes.
     pub window: Option<Memory>,
+    /// Distance between the rows of the chunk in that memory, in bytes, if there are gaps between them.
+    pub pitch: Option<usize>,
     /// The rank's own leg, if it is not separate: this leg stores the rank's own chunk while it sends another.
     pub keeps: Option<Box<Leg>>,
 }
@@ -151,12 +155,13 @@ impl Itinerary {
     /// A plan for this work with chunks of `len` elements: one-shot unless the user chose another algorithm, without
     /// windows and without faults.
     pub(super) fn of(request: &Request<'_, '_>, facts: WorldFacts, len: usize, work: Work) -> Itinerary {
-        let Request { operation, out, inp, hooks, config, .. } = request;
+        let Request { operation, out, inp, axes, hooks, config, .. } = request;
         Itinerary {
             operation: *operation,
             call: operation.call(len, hooks.types, &hooks.at),
             out: out.clone(),
             inp: inp.clone(),
+            axes: *axes,
             algorithm: config.algorithm.unwrap_or(Algorithm::OneShot),
             layout: request.layout(facts.in_memory),
             facts,

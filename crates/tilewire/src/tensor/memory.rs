@@ -4,6 +4,7 @@ use super::access::HomeThread;
 use super::block::Block;
 use super::memory_left::{MemoryLeft, NoMemory};
 use super::reach::ReachableFrom;
+use super::rows::Rows;
 use crate::ir::{Part, Purpose, matching};
 use std::any::Any;
 use std::error::Error;
@@ -16,10 +17,12 @@ use std::sync::Arc;
 ///
 /// Handles may move to any thread: they name bytes and keep them alive, but touch none. Host code reads and writes
 /// elements through a [`Tensor`](super::Tensor); [`bytes_of`](super::bytes_of) copies the bytes of any memory.
+///
+/// The memory of a tensor with a row stride is its rows: the bytes between them belong to others.
 #[derive(Clone)]
 pub struct Memory {
     start: NonNull<u8>,
-    bytes: usize,
+    rows: Rows,
     purpose: Purpose,
     /// The operation that its words or packets carry, if the purpose says that they carry one.
     operation: u16,
@@ -126,7 +129,8 @@ impl Memory {
     }
 
     fn of(start: NonNull<u8>, bytes: usize, reach: ReachableFrom, held: Held) -> Memory {
-        Memory { start, bytes, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held }) }
+        let rows = Rows::one(bytes);
+        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held }) }
     }
 
     /// Foreign memory in the host's reach, kept alive by `keep`. It becomes this thread's own: only this thread may
@@ -194,14 +198,23 @@ impl Memory {
     /// A part of this memory, sharing its bytes.
     ///
     /// # Panics
-    /// If the part does not lie inside.
+    /// If the part does not lie inside, or in one row of memory with gaps.
     pub fn part(&self, offset: usize, bytes: usize) -> Memory {
         let end = offset.checked_add(bytes).expect("part fits the address space");
-        assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
+        assert!(end <= self.bytes(), "part {offset}..{end} of memory of {} bytes", self.bytes());
+        self.rows_at(offset, Rows::one(bytes))
+    }
+
+    /// Rows of this memory that begin at an offset, sharing their bytes.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub(super) fn rows_at(&self, offset: usize, rows: Rows) -> Memory {
+        assert!(self.rows.contain(offset, &rows), "{rows:?} at byte {offset} of {self:?}: not inside its rows");
         // Inside or one past the end, so it is as valid as the start, on the host and on a device.
         let start = NonNull::new(self.start.as_ptr().wrapping_add(offset)).expect("memory does not wrap");
-        let purpose = if bytes == self.bytes { self.purpose } else { self.purpose.of_part() };
-        Memory { start, bytes, purpose, ..self.clone() }
+        let purpose = if rows == self.rows { self.purpose } else { self.purpose.of_part() };
+        Memory { start, rows, purpose, ..self.clone() }
     }
 
     /// This memory, marked with a purpose. Parameters bound to it take on that purpose.
@@ -257,9 +270,30 @@ impl Memory {
         self.start
     }
 
-    /// Size in bytes.
+    /// Size in bytes, from the first byte to the last. Memory with gaps between its rows [covers](Memory::covered) less.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.rows.span()
+    }
+
+    /// Number of bytes in its rows, without gaps.
+    pub fn covered(&self) -> usize {
+        self.rows.covered()
+    }
+
+    /// True if its bytes have no gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.rows.is_one()
+    }
+
+    /// Its rows.
+    pub(crate) fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    /// Its rows as contiguous memories, with the offset of each.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, Memory)> + '_ {
+        let Rows { count, width, stride } = self.rows;
+        (0..count).map(move |row| (row * stride, self.part(row * stride, width)))
     }
 
     /// True if other threads, processes or devices may write the bytes at any time. Host code then uses atomics only.
@@ -267,15 +301,20 @@ impl Memory {
         matches!(self.keep.held, Held::Shared(_))
     }
 
-    /// True if two handles share a byte.
+    /// True if two handles share a byte. Interleaved columns of one matrix share none.
     pub fn overlaps(&self, other: &Memory) -> bool {
-        let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
-        self.bytes > 0 && other.bytes > 0 && a < b + other.bytes && b < a + self.bytes
+        self.rows.overlap(self.start.addr().get(), &other.rows, other.start.addr().get())
+    }
+
+    /// True if all bytes of another handle are among those of this one, which lie `offset` bytes before them.
+    pub(crate) fn offset_of(&self, other: &Memory) -> Option<usize> {
+        let offset = other.start.addr().get().checked_sub(self.start.addr().get())?;
+        self.rows.contain(offset, &other.rows).then_some(offset)
     }
 
     /// True if two handles refer to the same bytes.
     pub fn is(&self, other: &Memory) -> bool {
-        self.start == other.start && self.bytes == other.bytes
+        self.start == other.start && self.rows == other.rows
     }
 }
 
@@ -334,6 +373,11 @@ impl fmt::Display for MixedBanks {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({:p}, {} bytes)", self.start, self.bytes)
+        match self.rows {
+            Rows { count: 1, width, .. } => write!(f, "Memory({:p}, {width} bytes)", self.start),
+            Rows { count, width, stride } => {
+                write!(f, "Memory({:p}, {count} rows of {width} bytes, {stride} apart)", self.start)
+            }
+        }
     }
 }
