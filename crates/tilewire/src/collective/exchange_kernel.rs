@@ -168,7 +168,10 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
         let (input, output) =
             (chunk(input, holds, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
         let (other, tiling) = (leg.peer, leg.tiling);
-        let scene = Scene { input, output, tiling, flow, other, start: 0, cols: None };
+        // Tiles of one row have no shape: see `Hooks::tiled_shape`.
+        let shape = hooks.output_shape.as_ref().filter(|_| hooks.tiled_shape().is_none());
+        let cols = shape.map(|shape| shape.cols.max(1));
+        let scene = Scene { input, output, tiling, flow, other, start: 0, cols };
         Body { exchange, leg, peer: None, scene, kept: None, words: None }
     }
 

@@ -123,7 +123,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             types: hooks.types,
             len,
             last_per: hooks.last_per,
-            shape: hooks.output_shape.as_ref(),
+            shape: hooks.tiled_shape(),
             at_once: if self.layout == Rounds::Legs { 2 * rounds } else { rounds },
             only: ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged")),
             consumed: !hooks.stores(),
@@ -160,7 +160,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
     fn keep(&self, legs: &mut Legs) -> Option<Kept> {
         let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
         let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
-        let copies = self.hooks().is_copy() && self.hooks().output_shape.is_none();
+        let copies = self.hooks().is_copy() && self.hooks().tiled_shape().is_none();
         let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && !self.facts.on_gpu();
         let how = if kept.is(sent) { Kept::Same } else { Kept::Other };
         let alike = own.tiling.len() == leg.tiling.len();

@@ -126,6 +126,12 @@ impl<'h> Hooks<'h> {
         self.output_shape = output;
     }
 
+    /// The shape that tiles are cut from. One row of a tensor is cut like a chunk without a shape, since a rank may have
+    /// it as a tensor of one dimension.
+    pub(super) fn tiled_shape(&self) -> Option<&Shape> {
+        self.output_shape.as_ref().filter(|shape| !shape.is_of_tensor || shape.rows > 1)
+    }
+
     /// True if there are no hooks: the input is copied and stored.
     pub(super) fn is_copy(&self) -> bool {
         self.copies && self.stores()

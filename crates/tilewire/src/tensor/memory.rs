@@ -291,7 +291,15 @@ impl Memory {
     }
 
     /// Its rows as contiguous memories, with the offset of each.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (usize, Memory)> + '_ {
+    ///
+    /// ```
+    /// use tilewire::Tensor;
+    /// let columns = Tensor::<u16>::zeros(12).reshape(3, 4)?.columns(1..3);
+    /// let runs: Vec<(usize, usize)> = columns.memory().runs().map(|(at, row)| (at, row.bytes())).collect();
+    /// assert_eq!(runs, [(0, 4), (8, 4), (16, 4)]);
+    /// # Ok::<(), tilewire::tensor::ShapeError>(())
+    /// ```
+    pub fn runs(&self) -> impl Iterator<Item = (usize, Memory)> + '_ {
         let Rows { count, width, stride } = self.rows;
         (0..count).map(move |row| (row * stride, self.part(row * stride, width)))
     }

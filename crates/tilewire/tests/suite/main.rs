@@ -21,6 +21,7 @@ mod ptx_assembly;
 mod ptx_differential;
 mod ptx_held;
 mod ptx_posts;
+mod ptx_rectangles;
 mod ptx_schedules;
 mod ptx_text;
 mod ptx_transposes;

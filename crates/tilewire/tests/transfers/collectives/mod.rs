@@ -18,3 +18,4 @@ mod refusals;
 #[cfg(feature = "check")]
 mod rings;
 mod same_hooks;
+mod strided;
