@@ -12,6 +12,7 @@ use super::algorithm::{Algorithm, ReduceOp};
 use super::call::Call;
 use super::facts::WorldFacts;
 use super::operation::{Kind, Operation};
+use super::rebind::Bound;
 use super::request::Request;
 use super::rounds::{Rounds, Warps};
 use crate::hook::MisuseKind;
@@ -173,6 +174,16 @@ impl Itinerary {
             traffic: Traffic::default(),
             faults: Vec::new(),
         }
+    }
+
+    /// Its tensors, and which of them peers reach.
+    pub(super) fn bound(&self) -> Bound {
+        let is_direct = |(_, protocol, _): (_, Protocol, _)| matches!(protocol, Protocol::Direct { .. });
+        let reached = match &self.work {
+            Work::Shards(of) => [of.windows.as_ref().is_some_and(|windows| windows.output.is_some()), of.windows.is_some()],
+            _ => [self.tilings().into_iter().any(is_direct), false],
+        };
+        Bound { tensors: [self.out.clone(), self.inp.clone()], reached }
     }
 
     /// The tiling, the protocol and the link of every leg or shard.

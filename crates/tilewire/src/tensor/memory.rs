@@ -314,7 +314,15 @@ impl Memory {
         self.rows.overlap(self.start.addr().get(), &other.rows, other.start.addr().get())
     }
 
-    /// True if all bytes of another handle are among those of this one, which lie `offset` bytes before them.
+    /// The part of this memory that begins at an offset and has the rows, the purpose and the operation of another memory.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub(crate) fn part_like(&self, other: &Memory, offset: usize) -> Memory {
+        self.rows_at(offset, other.rows).stands_for(other)
+    }
+
+    /// The offset of another handle's bytes in this one's, if they all are among them.
     pub(crate) fn offset_of(&self, other: &Memory) -> Option<usize> {
         let offset = other.start.addr().get().checked_sub(self.start.addr().get())?;
         self.rows.contain(offset, &other.rows).then_some(offset)

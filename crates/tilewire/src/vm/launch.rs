@@ -157,6 +157,12 @@ impl Prepared {
         Ok(Prepared { machines, job, stalls, blocks, settings, home, prepared_on, _args: args.to_vec() })
     }
 
+    /// Binds other arguments to the kernel it was made of, with the same settings. If that fails, the old ones stay.
+    pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
+        *self = Prepared::of_verified(kernel, args, self.settings.clone())?;
+        Ok(())
+    }
+
     /// Runs the kernel to the end.
     #[inline]
     pub fn run(&mut self) -> Result<(), LaunchError> {

@@ -13,6 +13,7 @@ mod in_place;
 mod legs;
 mod many;
 mod processes;
+mod rebind;
 mod reductions;
 mod refusals;
 #[cfg(feature = "check")]
