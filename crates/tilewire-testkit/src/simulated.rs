@@ -189,9 +189,8 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>, proxies: Pr
             _ => all.to_vec(),
         }
     };
-    let of_arg = |(arg, places): (&Arg, &Vec<Place>)| {
-        places.iter().enumerate().map(|(k, place)| bytes(arg, k, place)).collect()
-    };
+    let of_arg =
+        |(arg, places): (&Arg, &Vec<Place>)| places.iter().enumerate().map(|(k, place)| bytes(arg, k, place)).collect();
     let of_rank = |(traced, places): (&Traced, &Vec<Vec<Place>>)| traced.args.iter().zip(places).map(of_arg).collect();
     let results = ranks.iter().zip(&places).map(of_rank).collect();
     let pieces =

@@ -10,9 +10,9 @@ use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::link::Transport;
 use crate::schedule::{
-    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct, recv_packets,
-    recv_packets_any, recv_tiles_any, ring_gather_any, send_bulk_any, send_direct_any, send_packets, send_tiles_any,
-    share_packets,
+    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct,
+    recv_packets, recv_packets_any, recv_tiles_any, ring_gather_any, send_bulk_any, send_direct_any, send_packets,
+    send_tiles_any, share_packets,
 };
 use crate::tensor::Memory;
 use crate::transport::Protocol;

@@ -151,7 +151,18 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         let window = window.transpose()?;
         // Copies of a role share the tiles. Without copies, fewer tiles are better.
         let tiling = if is_own && self.facts.copies == 1 { tiling.bands(way.granule) } else { tiling };
-        Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, pitch: pitch.filter(|_| window.is_some()), window, keeps: None })
+        Ok(Leg {
+            peer,
+            side,
+            inp,
+            out,
+            tiling,
+            protocol: way.protocol,
+            link: way.link,
+            pitch: pitch.filter(|_| window.is_some()),
+            window,
+            keeps: None,
+        })
     }
 
     /// Lets the first sending leg also store the rank's own chunk, if that is faster. This applies only to a CPU, where

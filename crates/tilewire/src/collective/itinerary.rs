@@ -180,7 +180,9 @@ impl Itinerary {
     pub(super) fn bound(&self) -> Bound {
         let is_direct = |(_, protocol, _): (_, Protocol, _)| matches!(protocol, Protocol::Direct { .. });
         let reached = match &self.work {
-            Work::Shards(of) => [of.windows.as_ref().is_some_and(|windows| windows.output.is_some()), of.windows.is_some()],
+            Work::Shards(of) => {
+                [of.windows.as_ref().is_some_and(|windows| windows.output.is_some()), of.windows.is_some()]
+            }
             _ => [self.tilings().into_iter().any(is_direct), false],
         };
         Bound { tensors: [self.out.clone(), self.inp.clone()], reached }

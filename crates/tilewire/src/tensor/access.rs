@@ -67,6 +67,12 @@ pub enum AccessError {
         /// The size of the memory.
         bytes: usize,
     },
+    /// The memory was lent for the time of a closure, which has ended.
+    #[non_exhaustive]
+    Returned {
+        /// The size of the memory.
+        bytes: usize,
+    },
     /// The tensor has one row in memory for all its rows, so it can only be read.
     #[non_exhaustive]
     Expanded {
@@ -88,6 +94,9 @@ errors! {
         OtherThread { bytes } =>
             "memory of {bytes} bytes is another thread's own: read it on the thread that made it, or use a window, \
              which threads share",
+        Returned { bytes } =>
+            "memory of {bytes} bytes was lent for the time of a closure, and its owner has it back: use it inside the \
+             closure of Tensor::lend",
         Expanded { rows } =>
             "an expanded tensor, whose {rows} rows are one row of memory, cannot be written: write the row that it \
              repeats, or a copy made by contiguous()",
@@ -108,6 +117,7 @@ errors! {
 /// # Ok::<(), tilewire::tensor::AccessError>(())
 /// ```
 pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
+    here(memory)?;
     if !memory.is_contiguous() {
         let rows: Result<Vec<_>, _> = memory.runs().map(|(_, row)| bytes_of(&row)).collect();
         return rows.map(|rows| rows.concat());
@@ -132,6 +142,12 @@ pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
         // reference outlives a later write through another handle.
         Held::Own(..) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
     }
+}
+
+/// Refuses memory that its owner has taken back.
+#[inline]
+pub(super) fn here(memory: &Memory) -> Result<(), AccessError> {
+    if memory.is_returned() { Err(AccessError::Returned { bytes: memory.covered() }) } else { Ok(()) }
 }
 
 /// Overwrites the bytes of a memory that a device copies. For tensors, which know which bytes are valid elements.

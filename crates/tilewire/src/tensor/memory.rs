@@ -11,6 +11,7 @@ use std::error::Error;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes that kernels use, in host memory or on devices. All clones of the handle share them, and the last one to go
 /// frees them (or drops the keep-alive).
@@ -41,6 +42,8 @@ unsafe impl Sync for Memory {}
 struct Keep {
     reach: ReachableFrom,
     held: Held,
+    /// True once memory that was lent has gone back to its owner; `None` if it is not lent.
+    returned: Option<AtomicBool>,
 }
 
 /// What keeps the bytes alive, and how host code may touch them: see `access`.
@@ -129,8 +132,65 @@ impl Memory {
     }
 
     fn of(start: NonNull<u8>, bytes: usize, reach: ReachableFrom, held: Held) -> Memory {
-        let rows = Rows::one(bytes);
-        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held }) }
+        Memory::of_rows(start, Rows::one(bytes), reach, held, None)
+    }
+
+    fn of_rows(
+        start: NonNull<u8>,
+        rows: Rows,
+        reach: ReachableFrom,
+        held: Held,
+        returned: Option<AtomicBool>,
+    ) -> Memory {
+        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held, returned }) }
+    }
+
+    /// As [`foreign`](Memory::foreign), for rows: nothing is required of the bytes between them.
+    ///
+    /// # Safety
+    /// As for [`foreign`](Memory::foreign).
+    pub(super) unsafe fn foreign_rows(start: NonNull<u8>, rows: Rows, keep: Alive) -> Memory {
+        Memory::of_rows(start, rows, ReachableFrom::HOST, Held::Own(HomeThread::here(), keep), None)
+    }
+
+    /// As [`on_device`](Memory::on_device), for rows.
+    ///
+    /// # Safety
+    /// As for [`on_device`](Memory::on_device).
+    pub(super) unsafe fn on_device_rows(
+        start: NonNull<u8>,
+        rows: Rows,
+        reach: ReachableFrom,
+        keep: Arc<dyn DeviceBytes>,
+    ) -> Memory {
+        Memory::of_rows(start, rows, reach, Held::Device(keep), None)
+    }
+
+    /// Memory of the host that its owner takes back: [`end_lending`](Memory::end_lending) voids all handles.
+    ///
+    /// # Safety
+    /// As for [`foreign`](Memory::foreign), until `end_lending` has been called on this thread.
+    pub(super) unsafe fn lent_rows(start: NonNull<u8>, rows: Rows) -> Memory {
+        let held = Held::Own(HomeThread::here(), Arc::new(()));
+        Memory::of_rows(start, rows, ReachableFrom::HOST, held, Some(AtomicBool::new(false)))
+    }
+
+    /// Voids all handles to memory that was lent. Only the home thread touches the bytes, and that is this one.
+    pub(super) fn end_lending(&self) {
+        if let Some(returned) = &self.keep.returned {
+            returned.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True if it is memory that its owner takes back after a while.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.keep.returned.is_some()
+    }
+
+    /// True if it was lent and its owner has it back: nobody may touch the bytes.
+    #[inline]
+    pub(crate) fn is_returned(&self) -> bool {
+        self.keep.returned.as_ref().is_some_and(|returned| returned.load(Ordering::Relaxed))
     }
 
     /// Foreign memory in the host's reach, kept alive by `keep`. It becomes this thread's own: only this thread may

@@ -5,7 +5,12 @@
 //! alone (`access.rs`). Knows the element types; must not know kernels or engines.
 
 mod access;
+#[cfg(feature = "ndarray")]
+mod array;
 mod block;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
+mod foreign;
 mod grid;
 mod memory;
 mod memory_left;
@@ -17,6 +22,7 @@ mod strided;
 pub(crate) use access::HomeThread;
 pub use access::{AccessError, bytes_of};
 pub(crate) use block::Block;
+pub use foreign::Foreign;
 pub(crate) use grid::Grid;
 pub use grid::{Axis, ShapeError};
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
@@ -277,6 +283,7 @@ impl<T: Element> Tensor<T> {
     /// If there is no such element.
     pub fn try_get(&self, i: usize) -> Result<T, AccessError> {
         assert!(i < self.len(), "element {i} of a tensor of {}", self.len());
+        access::here(&self.memory)?;
         match self.memory.held() {
             // SAFETY: the element is inside, in memory of this thread.
             Held::Own(..) => Ok(unsafe { self.read_own(i) }),
@@ -336,6 +343,7 @@ impl<T: Element> Tensor<T> {
 
     /// As [`to_vec`](Tensor::to_vec), but returns the error if a copy from a device fails.
     pub fn try_to_vec(&self) -> Result<Vec<T>, AccessError> {
+        access::here(&self.memory)?;
         match self.memory.held() {
             // SAFETY: every element is inside, in memory of this thread.
             Held::Own(..) => Ok((0..self.len()).map(|i| unsafe { self.read_own(i) }).collect()),
@@ -394,8 +402,9 @@ impl<T: Element> Tensor<T> {
         Ok(())
     }
 
-    /// Refuses to write one element through several places.
+    /// Refuses to write one element through several places, or memory that its owner has taken back.
     fn written(&self) -> Result<(), AccessError> {
+        access::here(&self.memory)?;
         match self.grid.is_expanded() {
             true => Err(AccessError::Expanded { rows: self.grid.rows }),
             false => Ok(()),
@@ -407,7 +416,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Panics
     /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
-    /// [`to_vec`](Tensor::to_vec). For one whose rows have gaps or repeat: take one of its [`rows`](Tensor::rows).
+    /// [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat: take one of its [`rows`](Tensor::rows).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,
@@ -416,6 +425,8 @@ impl<T: Element> Tensor<T> {
             self.is_contiguous(),
             "{self:?} has no cells: its rows are not neighbours; use the cells of rows(k..k + 1)"
         );
+        // The cells could outlive the loan.
+        assert!(!self.memory.is_lent(), "a tensor that was lent has no cells: use get, set or to_vec");
         match self.memory.held() {
             // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and
             // any bytes are valid elements. The handle keeps them alive for the borrow. `Cell<T>` has T's layout and

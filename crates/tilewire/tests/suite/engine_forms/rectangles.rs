@@ -30,7 +30,9 @@ fn pair(bench: &Bench, n: usize, stride: usize, x: Range<usize>, y: Range<usize>
 #[test]
 fn interleaved_columns_are_bound_as_if_they_were_apart() {
     // Neighbours, with a gap between them, with a gap at the end, and the output first.
-    for (stride, x, y) in [(140, 0..70, 70..140), (240, 1..71, 100..170), (240, 30..100, 170..240), (160, 90..160, 0..70)] {
+    for (stride, x, y) in
+        [(140, 0..70, 70..140), (240, 1..71, 100..170), (240, 30..100, 170..240), (160, 90..160, 0..70)]
+    {
         form(&["Bind ", "BindStore "], &["CopyOut", "LoadTile"], |bench, n| {
             pair(bench, n, stride, x.clone(), y.clone())
         });

@@ -7,6 +7,7 @@ mod exchanges;
 mod failures;
 #[cfg(feature = "check")]
 mod fields;
+mod foreign;
 mod hooks;
 mod in_place;
 #[cfg(feature = "check")]

@@ -80,7 +80,8 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let captured = Tensor::<f32>::from_fn(64, |_| 1.0);
         let (inp, out) = (Tensor::<f32>::from_fn(64, |i| i as f32), Tensor::<f32>::zeros(128));
-        let mut op = all_gather(&link, &out, &inp).produce(|c| c.input.load(c.pos()) + c.captured(&captured).load(3)).build()?;
+        let mut op =
+            all_gather(&link, &out, &inp).produce(|c| c.input.load(c.pos()) + c.captured(&captured).load(3)).build()?;
         let refused = |error: Result<(), RunError>, part: &str| match error {
             Err(RunError::Rebind(error)) => assert!(error.to_string().contains(part), "{error}"),
             other => panic!("{other:?} instead of {part}"),
@@ -88,7 +89,10 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
         refused(op.rebind(&out, &Tensor::<Bf16>::zeros(64)), "elements of bf16");
         refused(op.rebind(&out, &Tensor::<f32>::zeros(63)), "[1, 63]");
         refused(op.rebind(&out.reshape(2, 64).unwrap(), &inp), "[2, 64] with rows 64 apart");
-        refused(op.rebind(&out, &Tensor::<f32>::zeros(65).slice(1..65)), "aligned to 4 bytes where the kernel relies on 64");
+        refused(
+            op.rebind(&out, &Tensor::<f32>::zeros(65).slice(1..65)),
+            "aligned to 4 bytes where the kernel relies on 64",
+        );
         refused(op.rebind(&out, &out.slice(0..64)), "shares bytes with the input");
         refused(op.rebind(&out, &captured), "shares bytes with captured");
         op.run()?;

@@ -73,7 +73,9 @@ impl Case {
         let (rows, cols) = match way {
             // 512 bytes a block.
             Way::Packet => numbers.pick(&[(1, 1), (3, 1), (2, 5), (7, 3), (1, 9), (4, 4), (0, 3)]),
-            _ => numbers.pick(&[(1, 1), (5, 1), (64, 1), (2, 5), (7, 33), (33, 7), (3, 1000), (40, 16), (1, 77), (0, 4)]),
+            _ => {
+                numbers.pick(&[(1, 1), (5, 1), (64, 1), (2, 5), (7, 33), (33, 7), (3, 1000), (40, 16), (1, 77), (0, 4)])
+            }
         };
         let mut axes = [Axis::Rows, Axis::Cols].map(|_| numbers.pick(&[Axis::Rows, Axis::Cols]));
         if way == Way::Direct && kind == Kind::Gather {
@@ -97,7 +99,8 @@ impl Case {
             _ => {}
         }
         let root = Rank::new(numbers.below(ranks) as u32);
-        let (blocks, rounds) = (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
+        let (blocks, rounds) =
+            (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         Case { kind, root, rows, cols, axes, places, way, blocks, rounds }
     }
 
@@ -241,7 +244,9 @@ fn reduces(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result
     let out = Guarded::<u32>::new((out_rows, out_cols), case.places[1]);
     let direct = case.way == Way::Direct;
     let windows = match direct {
-        true => Some([Window::<u32>::allocate(link, inp_rows * inp_cols)?, Window::allocate(link, out_rows * out_cols)?]),
+        true => {
+            Some([Window::<u32>::allocate(link, inp_rows * inp_cols)?, Window::allocate(link, out_rows * out_cols)?])
+        }
         false => None,
     };
     let from = windows.as_ref().map(|[window, _]| window.tensor().reshape(inp_rows, inp_cols).expect("a shape of it"));
@@ -337,9 +342,8 @@ fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
             .along(Axis::Cols)
             .produce(|c| c.input.load(c.pos()) + c.input.load((c.pos() + 7) % 15))
             .run()?;
-        let element = |from: usize, pos: usize| {
-            (pos / 3 * 12 + 2 + 3 * me.index() + pos % 3) as f32 + 1000.0 * from as f32
-        };
+        let element =
+            |from: usize, pos: usize| (pos / 3 * 12 + 2 + 3 * me.index() + pos % 3) as f32 + 1000.0 * from as f32;
         let of = |i: usize| element(i / 15, i % 15) + element(i / 15, (i % 15 + 7) % 15);
         assert_eq!(out.to_vec(), (0..30).map(of).collect::<Vec<f32>>());
         Ok(link.close()?)
@@ -362,7 +366,11 @@ fn in_place_along_columns() {
                 let mine = whole.columns(me.index() * cols..(me.index() + 1) * cols);
                 mine.copy_from(&data(seed(), me, 4 * cols));
                 let op = all_gather(&link, &whole, &mine).along(Axis::Cols).config(way.config(1));
-                if way == Way::Direct { op.window(&window).run()? } else { op.run()? }
+                if way == Way::Direct {
+                    op.window(&window).run()?
+                } else {
+                    op.run()?
+                }
                 for rank in Rank::all(ranks) {
                     let theirs = whole.columns(rank.index() * cols..(rank.index() + 1) * cols);
                     assert_same(&theirs.to_vec(), &data::<u16>(seed(), rank, 4 * cols), (way, me, rank));
