@@ -5,9 +5,9 @@ use super::error::RunError;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, Seat};
 use crate::hook::Traced;
-use crate::ir::{Kernel, SourceLine, simplify, verify};
+use crate::ir::{Kernel, Param, SourceLine, simplify, verify};
 use crate::link::Transport;
-use crate::tensor::Arg;
+use crate::tensor::{Arg, Memory};
 use crate::transport::proxy::Proxy;
 use crate::transport::{Abort, AbortCode, Cause, Deadline, Door, Rank, TransferError, TransportError, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
@@ -182,6 +182,11 @@ impl<'l> Launch<'l> {
         }
     }
 
+    /// True if its code relies on the alignment of its arguments.
+    pub(super) fn relies_on_alignment(&self) -> bool {
+        matches!(self.engine, Engine::Gpu(_))
+    }
+
     /// The arguments it is bound to.
     pub(super) fn args(&self) -> &[Arg] {
         &self.args
@@ -191,7 +196,12 @@ impl<'l> Launch<'l> {
     /// change. Graphs that were captured keep the old ones. If it fails, the old ones stay.
     pub(super) fn rebind(&mut self, args: Vec<Arg>) -> Result<(), RunError> {
         match &mut self.engine {
-            Engine::Cpu(prepared) => prepared.rebind(&self.kernel, &args)?,
+            Engine::Cpu(prepared) => {
+                let mut kernel = self.kernel.clone();
+                realign(&mut kernel, &args);
+                prepared.rebind(&kernel, &args)?;
+                self.kernel = kernel;
+            }
             Engine::Gpu(launch) => launch.rebind(&self.kernel, &args)?,
         }
         self.args = args;
@@ -315,6 +325,16 @@ impl<'l> Launch<'l> {
         };
         let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
         Some(Verdict::OtherOperation { here: (me.index(), here), there: (peer.index(), there) })
+    }
+}
+
+/// Declares the alignment of these arguments.
+fn realign(kernel: &mut Kernel, args: &[Arg]) {
+    for (param, arg) in kernel.params.keys().zip(args) {
+        if let (Param::Buffer { align, ty, .. }, Arg::Buffer(banks)) = (&mut kernel.params[param], arg) {
+            let least = |memory: &Memory| 1 << memory.start().addr().get().trailing_zeros().min(6);
+            *align = banks.iter().map(least).min().unwrap_or(1).max(ty.size() as u32);
+        }
     }
 }
 

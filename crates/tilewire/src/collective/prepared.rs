@@ -118,9 +118,9 @@ impl<'l> PreparedExchange<'l> {
         self.launch.sync()
     }
 
-    /// Uses other tensors from the next launch on: of the same types, shapes and row strides, at addresses that are at least
-    /// as aligned, and overlapping as the old ones did. Nothing is traced or compared again. On a CPU the kernel is lowered
-    /// again; on a GPU its parameters change, after the launches that still use the old tensors. For a
+    /// Uses other tensors from the next launch on: of the same types, shapes and row strides, and overlapping as the old
+    /// ones did. Nothing is traced or compared again. On a CPU the kernel is lowered again. On a GPU its parameters change,
+    /// after the launches that still use the old tensors, and addresses must be at least as aligned as the old ones. For a
     /// [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
@@ -146,7 +146,7 @@ impl<'l> PreparedExchange<'l> {
     fn rebind_any(&mut self, to: [AnyTensor; 2]) -> Result<(), RunError> {
         let kernel = self.launch.kernel();
         let name = |k: usize| kernel.params.values().nth(k).map_or(String::new(), |param| param.name().to_string());
-        let args = self.bound.moved(self.launch.args(), &to, &name)?;
+        let args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         self.launch.rebind(args)?;
         self.bound.tensors = to;
         Ok(())

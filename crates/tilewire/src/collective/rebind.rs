@@ -105,11 +105,13 @@ errors! {
 const NAMES: [&str; 2] = ["output", "input"];
 
 impl Bound {
-    /// The arguments with these tensors in place of the old ones. `name`: the names of the arguments.
+    /// The arguments with these tensors in place of the old ones. `aligned`: the kernel relies on the alignment of the old
+    /// ones. `name`: the names of the arguments.
     pub(super) fn moved(
         &self,
         args: &[Arg],
         to: &[AnyTensor; 2],
+        aligned: bool,
         name: &dyn Fn(usize) -> String,
     ) -> Result<Vec<Arg>, RebindError> {
         for k in 0..2 {
@@ -123,7 +125,7 @@ impl Bound {
         for (k, arg) in args.iter().enumerate() {
             moved.push(match arg {
                 Arg::Buffer(banks) => {
-                    let bank = |memory: &Memory| self.bank(memory, to, || name(k));
+                    let bank = |memory: &Memory| self.bank(memory, to, aligned, || name(k));
                     Arg::Buffer(banks.iter().map(bank).collect::<Result<_, _>>()?)
                 }
                 arg => arg.clone(),
@@ -153,13 +155,19 @@ impl Bound {
     }
 
     /// The memory that takes the place of this one: the same part of a new tensor, or itself.
-    fn bank(&self, memory: &Memory, to: &[AnyTensor; 2], name: impl Fn() -> String) -> Result<Memory, RebindError> {
+    fn bank(
+        &self,
+        memory: &Memory,
+        to: &[AnyTensor; 2],
+        aligned: bool,
+        name: impl Fn() -> String,
+    ) -> Result<Memory, RebindError> {
         for k in 0..2 {
             let (old, new) = (self.tensors[k].memory(), to[k].memory());
             let Some(offset) = old.offset_of(memory).filter(|_| memory.covered() > 0) else { continue };
             let part = new.part_like(memory, offset);
             let (is, must) = (alignment(&part), alignment(memory));
-            if is < must {
+            if aligned && is < must {
                 return Err(RebindError::Alignment { tensor: NAMES[k], is, must });
             }
             return Ok(part);
@@ -187,4 +195,28 @@ fn share_alike([a, b]: [&Memory; 2], [x, y]: [&Memory; 2]) -> bool {
 /// The alignment that kernels rely on.
 fn alignment(memory: &Memory) -> usize {
     1 << memory.start().addr().get().trailing_zeros().min(6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn parts_of_tensors_move_and_alignment_counts_where_it_is_relied_on() {
+        let tensor = |len: usize| Tensor::<f32>::zeros(len);
+        let (out, inp, other) = (tensor(64), tensor(64), tensor(64));
+        let bound = Bound { tensors: [(&out).into(), (&inp).into()], reached: [false; 2] };
+        let buffer = |memory: Memory| Arg::Buffer(vec![memory]);
+        let args = [&out, &inp].map(|x| buffer(x.slice(16..32).memory().clone()));
+        let moved = |to: &Tensor<f32>, aligned| {
+            bound.moved(&args, &[(&other).into(), to.into()], aligned, &|k| format!("argument {k}"))
+        };
+        let off = tensor(65).slice(1..65);
+        let error = moved(&off, true).unwrap_err();
+        assert_eq!(error, RebindError::Alignment { tensor: "input", is: 4, must: 64 });
+        assert!(error.to_string().contains("aligned to 4 bytes where the kernel relies on 64"));
+        let [Arg::Buffer(out), Arg::Buffer(inp)] = &moved(&off, false).unwrap()[..] else { panic!("two buffers") };
+        assert!(out[0].is(other.slice(16..32).memory()) && inp[0].is(off.slice(16..32).memory()));
+    }
 }

@@ -445,12 +445,12 @@ impl<'t, T> View2<'t, T> {
         let row = Value::<i64>::new(trace, row.into_index(trace, Type::I64, &at));
         let col = Value::<i64>::new(trace, col.into_index(trace, Type::I64, &at));
         match self.stride {
-            0 => col,
-            1 if self.view.gaps().is_none() => row + col,
+            0 if self.has_gaps() => col,
+            1 if !self.has_gaps() => row + col,
             stride => {
                 let place = row * stride as i64 + col;
                 let inside = constant.is_some_and(|n| (0..self.cols as i128).contains(&n));
-                if self.view.gaps().is_none() || inside || trace.is_below(col.ir, self.cols) {
+                if !self.has_gaps() || inside || trace.is_below(col.ir, self.cols) {
                     return place;
                 }
                 // Bytes between the rows belong to others, so a column that is none must not get there.

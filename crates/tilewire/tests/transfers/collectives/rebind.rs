@@ -89,10 +89,9 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
         refused(op.rebind(&out, &Tensor::<Bf16>::zeros(64)), "elements of bf16");
         refused(op.rebind(&out, &Tensor::<f32>::zeros(63)), "[1, 63]");
         refused(op.rebind(&out.reshape(2, 64).unwrap(), &inp), "[2, 64] with rows 64 apart");
-        refused(
-            op.rebind(&out, &Tensor::<f32>::zeros(65).slice(1..65)),
-            "aligned to 4 bytes where the kernel relies on 64",
-        );
+        // A CPU takes any alignment.
+        op.rebind(&out, &Tensor::<f32>::zeros(65).slice(1..65))?;
+        op.rebind(&out, &inp)?;
         refused(op.rebind(&out, &out.slice(0..64)), "shares bytes with the input");
         refused(op.rebind(&out, &captured), "shares bytes with captured");
         op.run()?;
