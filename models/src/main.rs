@@ -15,6 +15,8 @@
 //! | `doorbell` | a sleeper and a signaller with a full fence: no wake-up is lost, and nobody stays counted |
 //! | `sleepers` | two sleepers, each with a signal of its own: a late riser takes no sleeper away |
 //! | `without_fence` | without the fence a wake-up can be lost: why naps are bounded |
+//! | `hand_over`, `hand_over_again` | a waiting thread that sleeps hands its posts to the proxy's thread: it is woken, every time |
+//! | `ended` | the proxy's thread hears that it is to end |
 //! | `gang` | two ranks that need each other: both start, once, and nobody stays in `flush` |
 //! | `flushing` | a rank that flushes before it comes again lets the other start |
 //!
@@ -48,6 +50,9 @@ const MODELS: &[Model] = &[
     ("doorbell", transport::models::doorbell),
     ("sleepers", transport::models::sleepers),
     ("without_fence", transport::models::without_fence),
+    ("hand_over", transport::models::hand_over),
+    ("hand_over_again", transport::models::hand_over_again),
+    ("ended", transport::models::ended),
     ("gang", cuda::models::gang),
     ("flushing", cuda::models::flushing),
 ];

@@ -1,7 +1,10 @@
-//! `transport/doorbell.rs` over a mapping that is one word, and a futex that never times out.
+//! `transport/doorbell.rs` and `transport/proxy/duty.rs` over a mapping that is one word, and a futex that never times out.
 
 #[path = "../../crates/tilewire/src/transport/doorbell.rs"]
-mod doorbell;
+pub(crate) mod doorbell;
+
+#[path = "../../crates/tilewire/src/transport/proxy/duty.rs"]
+mod duty;
 
 mod futex {
     use crate::sync::AtomicU32;
@@ -27,7 +30,13 @@ mod mapping {
 
     pub(super) struct Mapping(pub Header);
 
+    pub(super) const HEADER: usize = 4096;
+
     impl Mapping {
+        pub(super) fn own(_: usize, _: bool, _: bool) -> Option<Mapping> {
+            Some(Mapping(Header { doorbell: Line(AtomicU32::new(0)) }))
+        }
+
         pub(super) fn header(&self) -> &Header {
             &self.0
         }
@@ -36,6 +45,7 @@ mod mapping {
 
 pub(crate) mod models {
     use super::doorbell::Doorbell;
+    use super::duty::Duty;
     use super::mapping::{Header, Line, Mapping};
     use crate::Bounds;
     use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
@@ -87,5 +97,80 @@ pub(crate) mod models {
 
     pub(crate) fn lost_wake_up(bounds: &Bounds) {
         bounds.check(4, || signalled(1, false));
+    }
+
+    /// A proxy that a thread serves: posts that are to be delivered, and the slot that moves when they are, with the bell of
+    /// the rank that waits for it.
+    struct Served {
+        duty: Duty,
+        posted: AtomicBool,
+        slot: AtomicBool,
+        bell: Doorbell,
+    }
+
+    impl Served {
+        fn new() -> Served {
+            let [posted, slot] = [(); 2].map(|()| AtomicBool::new(false));
+            Served { duty: Duty::new(bell()), posted, slot, bell: bell() }
+        }
+
+        fn post(&self) {
+            self.posted.store(true, Ordering::Release);
+        }
+
+        /// As `Proxy::step`. Only one thread steps in these models, so no lock is needed.
+        fn step(&self) -> bool {
+            // Acquire, and release in `post`, as the turn of an entry in the ring.
+            let is_posted = self.posted.load(Ordering::Acquire);
+            if is_posted {
+                self.posted.store(false, Ordering::Relaxed);
+                signals(&self.bell, &self.slot, true);
+            }
+            is_posted
+        }
+    }
+
+    fn served() -> (Arc<Served>, thread::JoinHandle<()>) {
+        let served = Arc::new(Served::new());
+        let other = served.clone();
+        (served, thread::spawn(move || other.duty.serve(|| other.step(), || false)))
+    }
+
+    /// A waiting thread that has posted hands the proxy over and sleeps until its slot moves.
+    pub(crate) fn hand_over(bounds: &Bounds) {
+        bounds.check(3, || {
+            let (proxy, thread) = served();
+            proxy.post();
+            proxy.duty.hand_over();
+            assert!(proxy.bell.sleep(|| proxy.slot.load(Ordering::Acquire), Duration::MAX));
+            proxy.duty.take_back();
+            proxy.duty.end();
+            thread.join().unwrap();
+        });
+    }
+
+    /// The same twice: the thread sleeps in between, or is about to.
+    pub(crate) fn hand_over_again(bounds: &Bounds) {
+        bounds.check(2, || {
+            let (proxy, thread) = served();
+            for _ in 0..2 {
+                proxy.post();
+                proxy.duty.hand_over();
+                assert!(proxy.bell.sleep(|| proxy.slot.load(Ordering::Acquire), Duration::MAX));
+                proxy.duty.take_back();
+                proxy.slot.store(false, Ordering::Relaxed);
+            }
+            proxy.duty.end();
+            thread.join().unwrap();
+        });
+    }
+
+    /// A thread that is told to end does, whatever it was told before.
+    pub(crate) fn ended(bounds: &Bounds) {
+        bounds.check(4, || {
+            let (proxy, thread) = served();
+            proxy.duty.end();
+            thread.join().unwrap();
+        });
     }
 }

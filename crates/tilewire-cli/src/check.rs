@@ -14,7 +14,7 @@ use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 use tilewire::check::{Mutation, Plan, Report, Settings};
-use tilewire_testkit::shipped::{Case, posted, shipped};
+use tilewire_testkit::shipped::{Case, posted, posted_in, shipped};
 
 /// What to check.
 #[derive(Args, Debug, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub struct Task {
     #[arg(value_name = "COLLECTIVE", hide_possible_values = true, value_parser = underscored(subjects()),
         help = listing("What to check", &subjects().collect::<Vec<_>>()))]
     pub collective: String,
-    /// Number of ranks
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_most(2))]
-    pub ranks: usize,
+    /// Number of ranks [default: 2, or as many as --domains has]
+    #[arg(long, value_name = "N", value_parser = at_most(FEWEST as u64))]
+    pub ranks: Option<usize>,
     /// Number of blocks
     #[arg(long, value_name = "B", default_value_t = 2, value_parser = at_most(1))]
     pub blocks: usize,
@@ -33,8 +33,10 @@ pub struct Task {
     #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = one_of(mistakes().map(|name| (name, name))),
         help = listing("Mistake to make wherever possible; each must be found", &mistakes().collect::<Vec<_>>()))]
     pub mutate: Option<&'static str>,
+    /// The transport [default: shm, loop, and from 3 ranks on a mesh]
     #[command(flatten)]
     pub wire: CpuWire,
+    /// The domains of a mesh
     #[command(flatten)]
     pub apart: Apart,
     /// Seed of random schedules
@@ -55,6 +57,8 @@ pub struct Task {
 const ALL: &str = "all";
 /// The limit of ranks or blocks: the checker is for small worlds.
 const MOST: u64 = 64;
+/// One rank alone has no peer to race with.
+const FEWEST: usize = 2;
 
 fn at_most(least: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(least..=MOST)
@@ -110,8 +114,7 @@ impl Tally {
 /// Checks, prints, and returns success if everything holds.
 pub fn check(task: &Task) -> Result<ExitCode> {
     let wanted = |case: &Case| task.collective == ALL || case.collective == task.collective;
-    let all = shipped(task.ranks, task.blocks).into_iter().chain(posted(task.ranks, task.blocks));
-    let cases: Vec<Case> = all.filter(wanted).collect();
+    let cases: Vec<Case> = task.cases().into_iter().filter(wanted).collect();
     let settings = Settings { seed: task.seed, ..Settings::default() };
     let settings = Settings { step_limit: task.steps.unwrap_or(settings.step_limit), ..settings };
     let (mut tally, mut rows) = (Tally::default(), Vec::new());
@@ -142,15 +145,31 @@ pub fn check(task: &Task) -> Result<ExitCode> {
 impl Task {
     /// The task, or why it is impossible.
     pub fn checked(self) -> Result<Task, String> {
-        let Some(mesh) = Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())? else {
-            return Ok(self);
+        let count = match self.mesh()? {
+            Some(mesh) => mesh.count(self.ranks)?,
+            None => self.ranks,
         };
-        mesh.count(Some(self.ranks))?;
-        let over = mesh.name();
-        Err(format!(
-            "--transport {over}: the checker cannot rehearse posts yet, only shm; `tilewire verify --transport {over} \
-             --seeds 20` runs every schedule with reordered posts"
-        ))
+        let count = count.unwrap_or(FEWEST);
+        let told = || self.apart.domains.as_ref().map_or(String::new(), |domains| format!("--domains {domains}: "));
+        if count < FEWEST {
+            return Err(format!("{}the checker is for {FEWEST} to {MOST} ranks", told()));
+        }
+        Ok(Task { ranks: Some(count), ..self })
+    }
+
+    /// The domains of ranks that post to each other, if they do.
+    fn mesh(&self) -> Result<Option<Mesh>, String> {
+        Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())
+    }
+
+    /// The schedules of the transport, or of all of them if none is named.
+    fn cases(&self) -> Vec<Case> {
+        let (ranks, blocks) = (self.ranks.expect("a checked task"), self.blocks);
+        match (self.mesh().expect("a checked task"), self.wire.transport) {
+            (Some(mesh), _) => posted_in(ranks, blocks, &mesh.describe(ranks), &mesh.domains(ranks).lists()),
+            (None, Some(_)) => shipped(ranks, blocks),
+            (None, None) => shipped(ranks, blocks).into_iter().chain(posted(ranks, blocks)).collect(),
+        }
     }
 
     /// True if stdout is for the JSON report.

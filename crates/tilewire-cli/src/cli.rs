@@ -334,7 +334,7 @@ mod tests {
     fn checks_are_read() {
         let task = Task {
             collective: "all".into(),
-            ranks: 3,
+            ranks: Some(3),
             blocks: 2,
             mutate: Some("drop-wait"),
             wire: CpuWire::default(),
@@ -411,7 +411,7 @@ mod tests {
             ("check all --mutate fly", "invalid value 'fly' for '--mutate"),
             ("check all --seed x", "invalid value 'x' for '--seed"),
             ("check all all", "unexpected argument 'all'"),
-            ("check all --transport mesh", "--transport mesh: the checker cannot rehearse posts yet, only shm"),
+            ("check all --transport mesh --domains 0|1|2 --ranks 2", "--domains 0|1|2 lists 2: 2 ranks are 0 to 1"),
             ("check all --transport mesh --domains 0|1 --ranks 3", "--domains 0|1 does not list 2"),
             ("check all --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
             ("verify --transport nvl", "[possible values: shm, loop, mesh]"),

@@ -28,6 +28,11 @@ fn collectives_are_run_over_every_arrangement_of_domains() {
         ("run all_to_all --transport loop --ranks 3 --hook transpose --bytes 4KiB", "loop"),
         ("run all_reduce --transport mesh --ranks 4 --dtype bf16 --bytes 100KiB", "mesh 0,1|2,3"),
         ("run all_gather --transport mesh --domains 0,2|1,3 --hook quantise --bytes 4KiB", "mesh 0,2|1,3"),
+        ("run all_gather --transport mesh --domains 0|1,2 --algorithm two-level --bytes 64KiB", "mesh 0|1,2"),
+        (
+            "run broadcast --transport mesh --ranks 4 --algorithm two-level --hook transpose --bytes 4KiB",
+            "mesh 0,1|2,3",
+        ),
         ("run sendrecv --transport mesh --domains 1|0 --protocol direct --bytes 1MiB", "mesh 1|0"),
         ("run gather --transport mesh --domains 0|1,2 --protocol packet --bytes 64", "mesh 0|1,2"),
         ("run scatter --transport loop --ranks 2 --shuffle 8 --bytes 64KiB", "loop, shuffled by 8"),
@@ -66,6 +71,7 @@ fn every_schedule_holds_with_reordered_posts() {
 fn benchmarks_say_their_transport() {
     for (line, words) in [
         ("bench all_gather --transport mesh --domains 0|1 --sizes 8,64KiB --quick", "64KiB on 2 ranks over mesh"),
+        ("bench all_gather --transport mesh --domains 0,1|2 --sizes 64KiB --quick", "64KiB on 3 ranks over mesh"),
         ("bench all_reduce --transport loop --sizes 8,64KiB --quick", "64KiB on 2 ranks over loop"),
         ("bench sendrecv --transport loop --sizes 64KiB --quick", "64KiB between threads over loop"),
     ] {
@@ -84,7 +90,13 @@ fn what_does_not_fit_is_refused_with_its_values() {
         ("bench all_gather --transport loop --domains 0|1", "--domains 0|1 is for --transport mesh, not loop"),
         ("run all_reduce --transport loop --world processes", "--world processes: --transport loop joins threads"),
         ("run all_reduce --transport loop --ranks 2 --bytes 64 --algorithm one-shot", "far peers take none"),
-        ("check all --transport mesh", "cannot rehearse posts yet"),
+        ("run all_gather --ranks 2 --bytes 64 --algorithm two-level", "a two-level all_gather is not possible here"),
+        (
+            "run gather --transport mesh --ranks 4 --algorithm two-level",
+            "there is no two-level gather; there are one-shot",
+        ),
+        ("check all --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
+        ("check all --transport nvl", "invalid value 'nvl' for '--transport"),
         ("launch -n 2 -- tilewire run all_gather --transport loop", "--world env: --transport loop joins threads"),
     ] {
         let line = line.replace("-- tilewire", &format!("-- {}", env!("CARGO_BIN_EXE_tilewire")));
@@ -92,4 +104,56 @@ fn what_does_not_fit_is_refused_with_its_values() {
         assert_eq!(code, 2, "tilewire {line}: {err}");
         assert!(err.contains(word), "tilewire {line}: no '{word}' in\n{err}");
     }
+}
+
+/// Commands that take domains, without them.
+const WITH_DOMAINS: [&str; 4] = [
+    "run all_gather --bytes 64",
+    "verify all_gather --quick",
+    "check all_gather",
+    "bench all_gather --sizes 8 --quick",
+];
+
+#[test]
+fn domains_that_are_no_partition_are_refused_by_every_command() {
+    for (domains, word) in [
+        ("--domains 0,1|1,2", "rank 1 is listed twice"),
+        ("--domains 0,1|3", "--domains 0,1|3 does not list 2 and lists 3"),
+        ("--domains 0,1|", "a rank is missing in ''"),
+        ("--domains 0,,1", "a rank is missing in '0,,1'"),
+        ("--domains 0,1|2,3 --ranks 3", "--domains 0,1|2,3 lists 3: 3 ranks are 0 to 2"),
+        ("--domains 0,1|2 --ranks 4", "--domains 0,1|2 does not list 3: 4 ranks are 0 to 3"),
+        ("--domains 0;1", "'0;1' is not a rank"),
+        ("--domains 0|64", "'64' is not a rank from 0 to 63"),
+    ] {
+        for command in WITH_DOMAINS {
+            let line = format!("{command} --transport mesh {domains}");
+            let (code, out, err) = tilewire(&line);
+            assert_eq!((code, out.as_str()), (2, ""), "tilewire {line}: {err}");
+            assert!(err.contains(word), "tilewire {line}: no '{word}' in\n{err}");
+        }
+    }
+}
+
+#[test]
+fn schedules_are_checked_over_the_domains_that_are_given() {
+    for (line, over, schedules) in [
+        ("check all --transport loop", "sendrecv two values, narrow tiles, loop: clean, decided", 14),
+        ("check all --transport mesh --domains 0,2|1 --blocks 1", "all_reduce ring, mesh 0,2|1: clean, decided", 14),
+        ("check all_gather --transport mesh --ranks 4 --blocks 1", "all_gather ring, mesh 0,1|2,3: clean, decided", 2),
+        ("check all_gather --transport mesh --domains 0,1 --blocks 1", "all_gather ring, mesh 0,1: clean, decided", 2),
+    ] {
+        let out = holds(line);
+        assert!(out.contains(over), "{line}: no '{over}' in\n{out}");
+        let count = format!("schedules checked: {schedules}, decided: {schedules}, not clean: 0\n");
+        assert!(out.ends_with(&count), "{line}: {out}");
+    }
+    // Only those that need no posts; without a transport, both.
+    let (near, all) = (holds("check broadcast --transport shm --blocks 1"), holds("check broadcast --blocks 1"));
+    assert!(!near.contains("posted") && all.contains("broadcast staged, posted: clean"), "{near}\n{all}");
+    // Mistakes that only posts can have.
+    let mutated = holds("check sendrecv --transport loop --blocks 1 --mutate wrong-line");
+    assert!(mutated.contains("sendrecv staged, loop: ") && mutated.contains(", not found: 0\n"), "{mutated}");
+    let (code, _, err) = tilewire("check all --transport mesh --domains 0");
+    assert!(code == 2 && err.contains("--domains 0: the checker is for 2 to 64 ranks"), "{err}");
 }

@@ -168,9 +168,9 @@ impl Form {
     }
 
     /// Builds one rank's part and launches it, or traces it.
-    pub fn part<L: Transport, T: Reducible>(
+    pub fn part<T: Reducible>(
         &self,
-        link: &L,
+        link: &dyn Transport,
         (out, inp): (&Tensor<T>, &Tensor<T>),
         window: Option<&Window<T>>,
         runs: bool,

@@ -109,6 +109,7 @@ pub mod hook;
 pub mod hooks;
 pub mod ir;
 pub mod link;
+mod processor;
 pub mod ptx;
 #[cfg(feature = "check")]
 pub mod rehearsal;

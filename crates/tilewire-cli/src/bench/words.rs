@@ -132,11 +132,12 @@ impl Usual {
         Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())
     }
 
-    /// Refuses options of ranks on CPUs.
-    fn refuse_transport(&self) -> Result<(), String> {
-        let said = [("--transport", self.wire.transport.is_some()), ("--domains", self.apart.domains.is_some())];
-        let first = said.into_iter().find(|(_, is_said)| *is_said);
-        first.map_or(Ok(()), |(option, _)| Err(format!("{option} is for --engine cpu: cuda goes over nvl")))
+    /// The same for ranks on a GPU, which do not go over shm.
+    fn mesh_on_gpu(&self) -> Result<Option<Mesh>, String> {
+        match (self.mesh()?, self.wire.transport) {
+            (None, Some(_)) => Err("--transport shm is for --engine cpu: cuda goes over nvl, loop or mesh".into()),
+            (mesh, _) => Ok(mesh),
+        }
     }
 }
 
@@ -203,7 +204,13 @@ impl Pair {
         let Pair { usual, world, knobs, reports, drawn } = self;
         let subject = match usual.engine {
             Engine::Cuda if world.is_some() => return Err("--world is for --engine cpu".into()),
-            Engine::Cuda => Subject::Gpu(knobs.plan(usual, Vec::new())?),
+            Engine::Cuda => {
+                let mesh = usual.mesh_on_gpu()?;
+                mesh.as_ref().map_or(Ok(None), |mesh| mesh.count(Some(2)))?;
+                // Those of two ranks.
+                let cases = if mesh.is_some() { ["post", "ping", "oneway"].map(String::from).to_vec() } else { vec![] };
+                Subject::Gpu(knobs.plan(usual, cases)?)
+            }
             Engine::Cpu => {
                 knobs.refuse()?;
                 usual.cases.iter().try_for_each(|key| check_pair_key(key))?;
@@ -228,7 +235,8 @@ impl Collective {
         let Collective { usual, ranks, knobs, reports, drawn } = self;
         let subject = match usual.engine {
             Engine::Cuda => {
-                gpu::check_key(name).map_err(|why| format!("{name} is not measured on a GPU: {why}"))?;
+                let posts = usual.mesh_on_gpu()?.is_some();
+                gpu::check_key(name, posts).map_err(|why| format!("{name} is not measured on a GPU: {why}"))?;
                 if ranks.is_some() {
                     return Err("--ranks is for --engine cpu: a GPU has four of them".into());
                 }
@@ -262,13 +270,13 @@ impl Knobs {
 
     /// A plan of these cases, unless others are named.
     fn plan(self, usual: Usual, cases: Vec<String>) -> Result<gpu::Plan, String> {
-        usual.refuse_transport()?;
-        usual.cases.iter().try_for_each(|key| gpu::check_key(key))?;
+        let mesh = usual.mesh_on_gpu()?;
+        usual.cases.iter().try_for_each(|key| gpu::check_key(key, mesh.is_some()))?;
         let said = tilewire::Knobs::default();
         let slot_bytes = self.slot.map(|size| size.0);
         let config = tilewire::Knobs { slot_bytes, send_warps: self.warps, recv_warps: self.warps, ..said };
         let cases = if usual.cases.is_empty() { cases } else { usual.cases };
-        Ok(gpu::Plan { sizes: usual.sizes, blocks: self.blocks, cases, config, quick: usual.quick })
+        Ok(gpu::Plan { sizes: usual.sizes, blocks: self.blocks, cases, config, quick: usual.quick, mesh })
     }
 }
 
@@ -420,7 +428,9 @@ mod tests {
             ("sendrecv --transport mesh --domains 0,1|2", "--domains 0,1|2 lists 2: 2 ranks are 0 to 1"),
             ("all_reduce --transport mesh --domains 0,1|2 --ranks 4", "does not list 3"),
             ("all_reduce --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
-            ("all_reduce --transport loop --engine cuda", "--transport is for --engine cpu"),
+            ("all_reduce --transport shm --engine cuda", "--transport shm is for --engine cpu"),
+            ("sendrecv --transport loop --engine cuda --cases small", "there is no case 'small'; there are: post"),
+            ("sendrecv --transport mesh --domains 0,1|2 --engine cuda", "--domains 0,1|2 lists 2: 2 ranks are 0 to 1"),
             ("all_reduce --transport nvl", "[possible values: shm, loop, mesh]"),
         ] {
             let error = parse(line).unwrap_err();

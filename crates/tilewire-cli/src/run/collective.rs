@@ -99,10 +99,11 @@ impl Collective {
         }
     }
 
-    /// Its algorithms other than the default.
+    /// Its algorithms. Two levels are for worlds of several domains.
     pub fn algorithms(self) -> &'static [Algorithm] {
         match self {
-            Collective::AllGather => &[Algorithm::OneShot, Algorithm::Ring],
+            Collective::AllGather => &[Algorithm::OneShot, Algorithm::Ring, Algorithm::TwoLevel],
+            Collective::Broadcast => &[Algorithm::OneShot, Algorithm::TwoLevel],
             Collective::ReduceScatter => &[Algorithm::OneShot, Algorithm::Ring],
             Collective::AllReduce => &[Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring],
             _ => &[Algorithm::OneShot],
@@ -128,7 +129,9 @@ impl Plan {
     /// True if the protocol supports the algorithm.
     pub fn is_possible(&self) -> bool {
         match (self.collective, self.algorithm, self.case.config.primitive) {
-            (_, Some(Algorithm::Ring), primitive) => matches!(primitive, None | Some(Primitive::Staged)),
+            (_, Some(Algorithm::Ring | Algorithm::TwoLevel), primitive) => {
+                matches!(primitive, None | Some(Primitive::Staged))
+            }
             (_, Some(Algorithm::TwoPhase), primitive) => {
                 matches!(primitive, None | Some(Primitive::Staged | Primitive::Direct))
             }

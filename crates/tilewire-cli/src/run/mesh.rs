@@ -4,7 +4,9 @@ use crate::cli::one_of;
 use crate::verify::Engine;
 use clap::Args;
 use std::fmt;
-use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, ShmOptions};
+use std::sync::Arc;
+use tilewire::cuda::Device;
+use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, NvlOptions, ShmOptions};
 use tilewire::transport::{TransportError, World};
 
 /// The values of `--transport`.
@@ -29,16 +31,20 @@ impl Wire {
         ["shm", "nvl", "loop", "mesh"][self as usize]
     }
 
-    /// The engine whose kernels use it.
-    pub fn engine(self) -> Engine {
-        if self == Wire::Nvl { Engine::Cuda } else { Engine::Cpu }
+    /// The engines whose kernels use it, the default first.
+    pub fn engines(self) -> &'static [Engine] {
+        match self {
+            Wire::Shm => &[Engine::Cpu],
+            Wire::Nvl => &[Engine::Cuda],
+            Wire::Loop | Wire::Mesh => &[Engine::Cpu, Engine::Cuda],
+        }
     }
 }
 
-/// The transports of the CPU engine.
+/// The transports of the CPU engine, and those that both engines have.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWire {
-    /// The transport of the CPU engine [default: shm]
+    /// The transport [default: shm, on a GPU nvl]
     #[arg(long, value_parser = one_of([Wire::Shm, Wire::Loop, Wire::Mesh].map(|wire| (wire.name(), wire))))]
     pub transport: Option<Wire>,
 }
@@ -90,6 +96,11 @@ impl Domains {
             domains.push(ranks);
         }
         Ok(Domains(domains))
+    }
+
+    /// The ranks of each.
+    pub fn lists(&self) -> Vec<Vec<usize>> {
+        self.0.iter().map(|domain| domain.iter().map(|&rank| rank as usize).collect()).collect()
     }
 
     /// The number of listed ranks.
@@ -197,10 +208,36 @@ impl Mesh {
 
     /// The same, by its own type.
     pub fn transport(&self, world: &World, sizes: ShmOptions) -> Result<MeshTransport, TransportError> {
-        let domains = Some(self.domains(world.size()).0);
+        MeshTransport::rendezvous(world, self.options(world.size(), sizes))
+    }
+
+    /// Joins a world of ranks on GPUs. Collective.
+    pub fn rendezvous_on(
+        &self,
+        world: &World,
+        device: &Arc<Device>,
+        sizes: NvlOptions,
+    ) -> Result<AnyTransport, TransportError> {
+        Ok(MeshTransport::rendezvous_on(world, device, self.options(world.size(), sizes))?.into())
+    }
+
+    /// Ranks on a GPU, all played by this thread.
+    pub fn virtual_ranks(
+        &self,
+        device: &Arc<Device>,
+        ranks: usize,
+        sizes: NvlOptions,
+    ) -> Result<Vec<MeshTransport>, TransportError> {
+        MeshTransport::virtual_ranks(device, ranks, self.options(ranks, sizes))
+    }
+
+    fn options<S>(&self, ranks: usize, sizes: S) -> MeshOptions<S> {
+        let domains = Some(self.domains(ranks).0);
         // Every second seed has a ring of one descriptor, so that roles also wait for room.
         let ring = self.shuffle.filter(|seed| seed % 2 == 1).map(|_| 1);
-        MeshTransport::rendezvous(world, MeshOptions { domains, sizes, ring, seed: self.shuffle })
+        // And every second pair of seeds a thread for the proxy of a CPU rank.
+        let thread = self.shuffle.is_some_and(|seed| seed / 2 % 2 == 1);
+        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread }
     }
 
     /// For reports: the name, the domains, the seed.

@@ -34,6 +34,8 @@ pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::GROUP;
 pub use hook::Hook;
+#[cfg(test)]
+pub use mesh::Wire;
 pub use mesh::{Apart, CpuWire, Mesh, Shuffle};
 pub use options::{Options, Run, Words};
 pub use turns::{run, text_of};

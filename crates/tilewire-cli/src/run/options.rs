@@ -117,7 +117,7 @@ pub struct Options {
     /// Where the ranks run; under a launcher env is the default, otherwise threads
     #[arg(long)]
     world: Option<Ranks>,
-    /// The engine: cpu over shm, loop or mesh, cuda over nvl [default: cpu]
+    /// The engine: cpu over shm, loop or mesh, cuda over nvl, loop or mesh [default: cpu]
     #[arg(long)]
     engine: Option<Engine>,
     /// The transport; implies the engine
@@ -137,8 +137,12 @@ pub struct Options {
 
 const PROTOCOLS: [Primitive; 4] = [Primitive::Packet, Primitive::Staged, Primitive::Bulk, Primitive::Direct];
 const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
-const ALGORITHMS: [(&str, Algorithm); 3] =
-    [("one-shot", Algorithm::OneShot), ("two-phase", Algorithm::TwoPhase), ("ring", Algorithm::Ring)];
+const ALGORITHMS: [(&str, Algorithm); 4] = [
+    ("one-shot", Algorithm::OneShot),
+    ("two-phase", Algorithm::TwoPhase),
+    ("ring", Algorithm::Ring),
+    ("two-level", Algorithm::TwoLevel),
+];
 
 impl Options {
     /// The first option that is given.
@@ -215,12 +219,12 @@ impl Options {
 /// The given engine, or the one of the transport.
 fn engine_over(engine: Option<Engine>, transport: Option<Wire>) -> Result<Engine, String> {
     match (engine, transport) {
-        (Some(engine), Some(wire)) if engine != wire.engine() => {
+        (Some(engine), Some(wire)) if !wire.engines().contains(&engine) => {
             let (engine, transport) = (engine.name(), wire.name());
-            let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl";
+            let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl, loop or mesh";
             Err(format!("--engine {engine} does not go over --transport {transport}: {fits}"))
         }
-        _ => Ok(engine.or(transport.map(Wire::engine)).unwrap_or(Engine::Cpu)),
+        _ => Ok(engine.or(transport.map(|wire| wire.engines()[0])).unwrap_or(Engine::Cpu)),
     }
 }
 
@@ -246,22 +250,24 @@ mod tests {
     fn a_transport_goes_with_its_engine_whichever_is_said() {
         assert_eq!(engine("all_to_all"), Ok(Engine::Cpu));
         for wire in Wire::ALL {
-            let (transport, of) = (wire.name(), wire.engine());
-            for line in [
-                format!("all_to_all --transport {transport}"),
-                format!("all_to_all --engine {}", of.name()),
-                format!("all_to_all --engine {} --transport={transport}", of.name()),
-                format!("all_to_all --transport {transport} --engine {}", of.name()),
-            ] {
-                assert_eq!(engine(&line), Ok(of), "{line}");
+            let transport = wire.name();
+            assert_eq!(engine(&format!("all_to_all --transport {transport}")), Ok(wire.engines()[0]));
+            for &of in wire.engines() {
+                for line in [
+                    format!("all_to_all --engine {}", of.name()),
+                    format!("all_to_all --engine {} --transport={transport}", of.name()),
+                    format!("all_to_all --transport {transport} --engine {}", of.name()),
+                ] {
+                    assert_eq!(engine(&line), Ok(of), "{line}");
+                }
             }
         }
     }
 
     #[test]
     fn an_engine_and_a_transport_that_do_not_fit_are_both_named() {
-        let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl";
-        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm"), ("cuda", "loop"), ("cuda", "mesh")] {
+        let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl, loop or mesh";
+        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm")] {
             let why = format!("--engine {of} does not go over --transport {transport}: {fits}");
             for line in [
                 format!("sendrecv --engine {of} --transport {transport}"),

@@ -75,11 +75,14 @@ fn link_of(world: &World, run: &Run) -> Result<AnyTransport, RankError> {
     Ok(match (run.engine, &run.mesh) {
         (Engine::Cpu, Some(mesh)) => mesh.rendezvous(world, options(run, world.size()))?,
         (Engine::Cpu, None) => AnyTransport::from(ShmTransport::rendezvous(world, options(run, world.size()))?),
-        (Engine::Cuda, _) => {
+        (Engine::Cuda, mesh) => {
             let usual = NvlOptions::default();
             let max_blocks_per_peer = blocks(run, usual.geometry(world.size()), usual.geometry(2));
-            let options = NvlOptions { max_blocks_per_peer, ..usual };
-            AnyTransport::from(NvlTransport::rendezvous(world, &gpu(world)?, options)?)
+            let (device, options) = (gpu(world)?, NvlOptions { max_blocks_per_peer, ..usual });
+            match mesh {
+                Some(mesh) => mesh.rendezvous_on(world, &device, options)?,
+                None => AnyTransport::from(NvlTransport::rendezvous(world, &device, options)?),
+            }
         }
     })
 }
@@ -99,9 +102,16 @@ fn blocks(run: &Run, usual: Geometry, few: Geometry) -> Option<usize> {
 /// Checks that there is memory for all ranks.
 fn enough_memory(run: &Run, ranks: usize) -> Result<(), TooMuch> {
     let on_device = run.engine == Engine::Cuda;
-    let segments = || memory::of_segments(options(run, ranks).geometry(ranks));
-    // Ranks that post have outboxes as large as the staging of their peers.
-    let between = if on_device { 0 } else { segments().saturating_mul(1 + u64::from(run.mesh.is_some())) };
+    // Ranks that post have outboxes as large as the staging of their peers. Those of a GPU have both in the host's memory.
+    let posts = run.mesh.as_ref().is_some_and(|mesh| mesh.has_far(ranks));
+    let between = match (on_device, posts) {
+        (true, false) => 0,
+        (true, true) => memory::of_segments(NvlOptions::default().geometry(ranks)).saturating_mul(2),
+        (false, _) => {
+            let segments = memory::of_segments(options(run, ranks).geometry(ranks));
+            segments.saturating_mul(1 + u64::from(run.mesh.is_some()))
+        }
+    };
     let needed = run.plan.host_bytes(ranks, on_device).saturating_add(between);
     memory::check(needed, "--bytes or --ranks", || format!("{} by {ranks} ranks", run.plan))
 }

@@ -1,6 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain
 //! computations on the host.
 
+use super::COPIES;
 use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
@@ -59,6 +60,8 @@ pub struct Asked<'a> {
     pub mesh: Option<&'a Mesh>,
     /// True to run every schedule instead, with many small slots: one of many seeds.
     pub schedules: bool,
+    /// Copies of a role on a device.
+    pub copies: usize,
 }
 
 #[cfg(test)]
@@ -74,6 +77,7 @@ impl Asked<'static> {
         device: None,
         mesh: None,
         schedules: false,
+        copies: COPIES,
     };
 }
 
@@ -124,15 +128,18 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
     let link = match (asked.device, asked.mesh) {
         (None, Some(mesh)) => mesh.rendezvous(world, OPTIONS)?,
         (None, None) => AnyTransport::from(ShmTransport::rendezvous(world, OPTIONS)?),
-        (Some(device), _) => {
+        (Some(device), mesh) => {
             let options = NvlOptions {
                 per_peer_bytes: OPTIONS.per_peer_bytes,
                 max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
                 max_slots: OPTIONS.max_slots,
                 packet_bytes: OPTIONS.packet_bytes,
-                ..NvlOptions::default()
+                copies: asked.copies,
             };
-            AnyTransport::from(NvlTransport::rendezvous(world, device, options)?)
+            match mesh {
+                Some(mesh) => mesh.rendezvous_on(world, device, options)?,
+                None => AnyTransport::from(NvlTransport::rendezvous(world, device, options)?),
+            }
         }
     };
     let verdicts = judge(world, plans, asked, &link)?;
@@ -253,21 +260,54 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &AnyTransport) -
 
 /// The plans of `verify --quick` for a number of ranks, and the options of their transport.
 pub fn quick_plans(ranks: usize) -> (ShmOptions, Vec<Plan>) {
-    (OPTIONS, all_plans(ranks, true, 1))
+    (OPTIONS, all_plans(ranks, false, true, 1))
 }
 
 /// The plans for a world of `ranks` ranks, the same on all of them.
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     let (share, shares) = asked.share;
     let named = |plan: &Plan| asked.only.is_empty() || asked.only.contains(&plan.collective);
-    let all = if asked.schedules { schedules(ranks) } else { all_plans(ranks, asked.quick, asked.seed) };
+    let has_far = asked.has_far(ranks);
+    let all = match asked.schedules {
+        true => schedules(ranks, has_far),
+        false => all_plans(ranks, has_far, asked.quick, asked.seed),
+    };
     let all = all.into_iter().filter(named);
     let mut plans: Vec<Plan> = all.skip(share).step_by(shares).collect();
     let mut random = Random::new(asked.seed ^ (ranks as u64) << 32);
     while plans.len() > asked.sample.unwrap_or(usize::MAX) {
         plans.swap_remove(random.below(plans.len()));
     }
+    if asked.device.is_some() && asked.has_far(ranks) {
+        // Once is enough.
+        let large = if asked.copies == COPIES { large_plans(ranks) } else { Vec::new() };
+        plans.extend(large.into_iter().filter(named));
+        plans.iter_mut().enumerate().for_each(|(n, plan)| set_warps(&mut plan.case.config, asked.copies, n));
+    }
     plans
+}
+
+/// Gives the roles of the n-th plan their numbers of warps, another pair in every plan: as many as fit a block of 32 with
+/// two roles of so many copies.
+fn set_warps(knobs: &mut Knobs, copies: usize, n: usize) {
+    let numbers: Vec<u32> = [1, 2, 4, 8, 16].into_iter().filter(|warps| *warps as usize * copies <= 16).collect();
+    let of = |n: usize| Some(numbers[n % numbers.len()]);
+    (knobs.send_warps, knobs.recv_warps) = (of(n), of(n / numbers.len()));
+    // Both sides of a one-shot all-reduce use one number.
+    if knobs.primitive == Some(Primitive::Packet) {
+        knobs.recv_warps = knobs.send_warps;
+    }
+}
+
+/// Messages of 64 MiB and one element, in as many steps as staging makes of them.
+fn large_plans(ranks: usize) -> Vec<Plan> {
+    let of = |collective| {
+        let config = Knobs { primitive: Some(Primitive::Staged), blocks: Some(2), ..Knobs::default() };
+        let case = Case { dtype: Type::F32, hook: Hook::Copy, len: (64 << 20) / 4 + 1, config, rounds: None };
+        Plan { collective, case, op: ReduceOp::Sum, algorithm: None }
+    };
+    let all = [Collective::Sendrecv, Collective::Broadcast, Collective::AllReduce].map(of);
+    all.into_iter().filter(|plan| ranks > 1 || plan.collective != Collective::Sendrecv).collect()
 }
 
 /// The plans of one collective, hook, type, protocol and algorithm.
@@ -281,10 +321,10 @@ struct Cell {
 
 /// Every hook with every type and protocol in every collective that supports them, in some sizes each: all sizes for
 /// copies, and for the others as many as keep a full run to minutes, a different one in every cell.
-fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
+fn all_plans(ranks: usize, has_far: bool, quick: bool, seed: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut random = Random::new(seed ^ (ranks as u64) << 32);
-    for cell in cells(ranks, quick) {
+    for cell in cells(ranks, has_far, quick) {
         let Cell { collective, hook, dtype, primitive, algorithm } = cell;
         let (small, large) = lens(hook.travels(dtype), dtype, primitive, quick);
         let one_of = |lens: &[usize], random: &mut Random| lens.get(random.below(lens.len().max(1))).copied();
@@ -317,7 +357,7 @@ fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
 
 /// Every collective with every algorithm and protocol, in many small slots where there are slots: copies, and values of
 /// two parts.
-fn schedules(ranks: usize) -> Vec<Plan> {
+fn schedules(ranks: usize, has_far: bool) -> Vec<Plan> {
     let is_kept = |cell: &Cell| cell.dtype == Type::F32 && matches!(cell.hook, Hook::Copy | Hook::Quantise);
     let plan = |(number, cell): (usize, Cell)| {
         let Cell { collective, hook, dtype, primitive, algorithm } = cell;
@@ -328,17 +368,23 @@ fn schedules(ranks: usize) -> Vec<Plan> {
         let case = Case { dtype, hook, len, config, rounds: None };
         Plan { collective, case, op: ReduceOp::ALL[number % ReduceOp::ALL.len()], algorithm }
     };
-    cells(ranks, false).into_iter().filter(is_kept).enumerate().map(plan).collect()
+    cells(ranks, has_far, false).into_iter().filter(is_kept).enumerate().map(plan).collect()
 }
 
 /// All possible cells: [`Collective::refuses`] and similar functions define which combinations are impossible.
-fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
+fn cells(ranks: usize, has_far: bool, quick: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
+    // Only worlds of several domains have two levels.
+    let algorithms = |collective: Collective| {
+        let all = collective.algorithms().iter().copied();
+        all.filter(|&algorithm| has_far || algorithm != Algorithm::TwoLevel).collect::<Vec<_>>()
+    };
     for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
         for (hook, dtype) in Hook::ALL.into_iter().flat_map(|hook| Type::ALL.map(|dtype| (hook, dtype))) {
             for (p, primitive) in PROTOCOLS.into_iter().enumerate() {
-                for &algorithm in collective.algorithms() {
-                    let algorithm = Some(algorithm).filter(|_| collective.algorithms().len() > 1);
+                let ways = algorithms(collective);
+                for &algorithm in &ways {
+                    let algorithm = Some(algorithm).filter(|_| ways.len() > 1);
                     let config = Knobs { primitive, ..Knobs::default() };
                     let case = Case { dtype, hook, len: 0, config, rounds: None };
                     let plan = Plan { collective, case, op: ReduceOp::Sum, algorithm };
@@ -373,6 +419,7 @@ fn lens(travels: usize, dtype: Type, primitive: Option<Primitive>, quick: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Apart, Shuffle, Wire};
 
     #[test]
     fn verdicts_travel() {
@@ -466,13 +513,16 @@ mod tests {
 
     #[test]
     fn every_schedule_is_met_and_a_named_collective_keeps_only_its_own() {
-        let all = plans(3, Asked { schedules: true, ..ALL });
-        for (collective, primitive) in Collective::ALL.into_iter().flat_map(|c| PROTOCOLS.map(|p| (c, p))) {
+        let mesh = Mesh::of(Some(Wire::Mesh), Apart::default(), Shuffle::default()).unwrap();
+        let worlds = [None, mesh.as_ref()].map(|mesh| (mesh, plans(3, Asked { schedules: true, mesh, ..ALL })));
+        let cells = Collective::ALL.into_iter().flat_map(|c| PROTOCOLS.map(|p| (c, p)));
+        for ((mesh, all), (collective, primitive)) in worlds.iter().flat_map(|w| cells.clone().map(move |c| (w, c))) {
             for &algorithm in collective.algorithms() {
                 let plan = Plan { algorithm: Some(algorithm), collective, ..all[0] };
                 let config = Knobs { primitive, ..Knobs::default() };
                 let plan = Plan { case: Case { config, ..plan.case }, ..plan };
                 let must = plan.is_possible() && !(collective.reduces() && primitive == Some(Primitive::Bulk));
+                let must = must && (mesh.is_some() || algorithm != Algorithm::TwoLevel);
                 let is = |met: &Plan| {
                     let ways = met.algorithm.is_none_or(|way| way == algorithm);
                     ways && met.collective == collective && met.case.config.primitive == primitive

@@ -10,6 +10,7 @@ mod fields;
 mod graphs;
 mod meets;
 mod order;
+mod posts;
 mod ring;
 mod shifts;
 mod unequal;
@@ -128,6 +129,12 @@ const RANKS: [usize; 6] = [1, 2, 3, 4, 5, 8];
 /// Plans of collectives on a device for each number of ranks, by default: each is a separate kernel there.
 const DEVICE_SAMPLE: usize = 150;
 
+/// Copies of a role on a device.
+const COPIES: usize = 4;
+
+/// Bytes of a message by posts that is much larger than all staging.
+const LARGE: usize = 1 << 30;
+
 /// Parses one number of a list, which may have spaces.
 pub fn number_of_ranks(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (1..=MOST_RANKS as usize).contains(number));
@@ -177,7 +184,8 @@ impl Request {
         let sample = self.sample.or_else(|| device.filter(|_| self.samples_unasked()).map(|_| DEVICE_SAMPLE));
         let (quick, only, share) = (self.quick, self.only.as_slice(), self.share.unwrap_or((0, 1)));
         let (seed, progress) = (self.seed, self.progress);
-        Asked { quick, only, sample, share, seed, progress, device, mesh: None, schedules: self.seeds.is_some() }
+        let schedules = self.seeds.is_some();
+        Asked { quick, only, sample, share, seed, progress, device, mesh: None, schedules, copies: COPIES }
     }
 
     /// The request with its defaults, or why it is impossible: options depend on each other.
@@ -191,9 +199,6 @@ impl Request {
                 return Err("--engine cuda does not go over --transport shm".into());
             }
             None => {}
-            Some(mesh) if self.engine == Engine::Cuda => {
-                return Err(format!("--engine cuda does not go over --transport {}", mesh.name()));
-            }
             Some(mesh) => {
                 mesh.only_threads(self.world == Ranks::Threads, self.world.name())?;
                 if self.ranks.is_empty() {
@@ -325,10 +330,27 @@ fn all(request: &Request) -> Result<ExitCode> {
     }
     for (&ranks, mesh) in request.ranks.iter().flat_map(|ranks| meshes.iter().map(move |mesh| (ranks, mesh))) {
         let asked = Asked { mesh: mesh.as_ref(), ..request.asked(device.as_ref()) };
-        let among = |error: Error| anyhow!("{}: {error}", asked.among(ranks));
-        let outcomes = collectives(ranks, asked).map_err(among)?;
-        for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
-            tally.collective(collective.name(), outcome);
+        // Posts are tried with as many warps as fit a block, too: half of the plans have roles without copies.
+        let posts_on_device = device.is_some() && asked.has_far(ranks);
+        let halves = if posts_on_device { &[COPIES, 1][..] } else { &[COPIES] };
+        for (k, &copies) in halves.iter().enumerate() {
+            let sample = asked.sample.map(|sample| sample.div_ceil(halves.len()));
+            let asked = Asked { copies, sample, seed: asked.seed.wrapping_add(k as u64), ..asked };
+            let among = |error: Error| anyhow!("{}: {error}", asked.among(ranks));
+            let outcomes = collectives(ranks, asked).map_err(among)?;
+            for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
+                tally.collective(collective.name(), outcome);
+            }
+        }
+        if let (Some(device), Some(mesh), true) = (&device, mesh, posts_on_device && request.only.is_empty()) {
+            let replays = posts::replays(device, mesh, ranks, request.replays);
+            tally.count("cuda, graphs of posts", outcome(&asked.among(ranks), replays));
+            let bad = posts::bad_post(device, mesh, ranks);
+            tally.count("cuda, posts that fail", outcome(&format!("a bad post, {}", asked.among(ranks)), bad));
+            let missing = posts::missing_peer(device, mesh, ranks);
+            tally.count("cuda, posts that fail", outcome(&format!("no far peer, {}", asked.among(ranks)), missing));
+            let large = posts::large(device, mesh, ranks, LARGE);
+            tally.count("cuda, a GiB by posts", outcome(&asked.among(ranks), large));
         }
     }
     tally.print(start)?;
@@ -363,12 +385,15 @@ fn programs(request: &Request, device: Option<&Arc<Device>>, tally: &mut Tally) 
     });
 }
 
-/// Tests for a GPU only: graphs, impossible launches, rings of virtual ranks and random transfers among them.
-fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
-    let outcome = |what: &str, result: Result<()>| match result {
+fn outcome(what: &str, result: Result<()>) -> Outcome {
+    match result {
         Ok(()) => Outcome::Agrees,
         Err(error) => Outcome::Differs(format!("{what}: {error:#}")),
-    };
+    }
+}
+
+/// Tests for a GPU only: graphs, impossible launches, rings of virtual ranks and random transfers among them.
+fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
     tally.count("cuda, graphs and failures", outcome("replays", graphs::replays(device, request.replays)));
     tally.count("cuda, graphs and failures", outcome("captures", graphs::refusals(device)));
     tally.count("cuda, graphs and failures", outcome("a peer that never comes", graphs::missing_peer(device)));

@@ -6,7 +6,7 @@
 //! | `before.rs` | what was launched before the schedule that is checked |
 //! | `exchanges.rs` | the exchanges of all ranks |
 //! | `reductions.rs` | the reductions, and what goes round a ring |
-//! | `posted.rs` | [`posted`]: those that travel by posts |
+//! | `posted.rs` | [`posted`], [`posted_in`]: those that travel by posts |
 
 mod before;
 mod exchanges;
@@ -94,6 +94,19 @@ pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
     if ranks > 1 {
         posted::cases(&mut cases, ranks, blocks);
     }
+    if ranks > 2 {
+        posted::two_level_cases(&mut cases, ranks, blocks);
+    }
+    cases.0
+}
+
+/// The same in a world with these domains of ranks, which `links` names.
+///
+/// # Panics
+/// When a case is traced, if a rank is not in exactly one domain.
+pub fn posted_in(ranks: usize, blocks: usize, links: &str, domains: &[Vec<usize>]) -> Vec<Case> {
+    let mut cases = Cases::default();
+    posted::cases_in(&mut cases, (ranks, blocks), links, domains);
     cases.0
 }
 

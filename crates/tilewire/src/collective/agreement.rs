@@ -133,10 +133,7 @@ impl Cards {
                     return Cards::Pairs(legs.all().map(pair).collect());
                 }
                 // In a collective, all chunks over one kind of link are alike.
-                let of_kind = |is_far: bool| {
-                    let mut to_peers = legs.rounds.iter().flatten().flatten();
-                    to_peers.find(|leg| (leg.link.kind == LinkKind::Fabric) == is_far)
-                };
+                let of_kind = |is_far: bool| legs.to_peers().find(|leg| (leg.link.kind == LinkKind::Fabric) == is_far);
                 let Some(first) = legs.all().next() else { return Cards::Nothing };
                 let card = match plan.facts.has_far {
                     true => of_leg(first).with_ways(of_kind(false), of_kind(true)),

@@ -6,11 +6,12 @@ use crate::ir::{BinaryOp, Type};
 
 /// The algorithm of a collective. All algorithms give bit-identical results.
 ///
-/// | | [`all_gather`](super::all_gather) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
-/// |---|---|---|---|
-/// | `OneShot` | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets |
-/// | `TwoPhase` | | | large tensors: each rank combines one shard and sends the result to all ranks |
-/// | `Ring` | yes | yes | yes |
+/// | | [`all_gather`](super::all_gather) | [`broadcast`](super::broadcast) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
+/// |---|---|---|---|---|
+/// | `OneShot` | yes | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets |
+/// | `TwoPhase` | | | | large tensors: each rank combines one shard and sends the result to all ranks |
+/// | `Ring` | yes | | yes | yes |
+/// | `TwoLevel` | over domains | over domains | | |
 ///
 /// All other collectives are `OneShot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,11 @@ pub enum Algorithm {
     /// Every rank sends only to the next one, which passes the data on. When gathering, a rank reads arriving data once
     /// and writes it twice: to its output and to the next rank.
     Ring,
+    /// In a world of several domains, as of a [`MeshTransport`](crate::link::MeshTransport): every rank sends to its near
+    /// peers and to one rank of every other domain, which passes the data on to its own near peers. So the data crosses
+    /// the network once per other domain. The default there, unless the caller gives an algorithm, a primitive or a
+    /// window.
+    TwoLevel,
 }
 
 impl Algorithm {
@@ -31,6 +37,7 @@ impl Algorithm {
             Algorithm::OneShot => "one-shot",
             Algorithm::TwoPhase => "two-phase",
             Algorithm::Ring => "ring",
+            Algorithm::TwoLevel => "two-level",
         }
     }
 }

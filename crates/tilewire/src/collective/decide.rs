@@ -1,12 +1,12 @@
 //! Default choices for how a message travels: measured constants, and the rules that use them.
 
 use super::config::{Knobs, Primitive};
-use super::facts::{Machine, WorldFacts};
+use super::facts::WorldFacts;
 use crate::ir::Type;
+use crate::link::{Machine, Processor};
 use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::layout::LINE;
 use crate::transport::{LinkKind, LinkShape, Protocol};
-use crate::vm::Processor;
 
 /// How a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ struct Choices {
     bytes_for_block: usize,
     most_for_packets: usize,
     most_blocks: usize,
+    /// Blocks of the smallest message that goes in slots.
+    least_blocks: usize,
     /// Target number of steps for a block's share: slots grow with the share to stay at or below it, from `least_slot`
     /// to `largest_slot`.
     steps: usize,
@@ -59,6 +61,7 @@ const CPU: Choices = Choices {
     bytes_for_block: usize::MAX,
     most_for_packets: 1,
     most_blocks: 1,
+    least_blocks: 1,
     steps: 64,
     least_slot: 32 << 10,
     largest_slot: LARGEST_SLOT,
@@ -99,6 +102,7 @@ const GPU: Choices = Choices {
     bytes_for_block: 64 << 10,
     most_for_packets: 32,
     most_blocks: 16,
+    least_blocks: 1,
     steps: 8,
     least_slot: 32 << 10,
     largest_slot: LARGEST_SLOT,
@@ -107,6 +111,11 @@ const GPU: Choices = Choices {
     staging: 32 << 20,
     ring: 0,
 };
+
+/// Starting values for near peers of GPUs that have far peers as well, not measured yet: many blocks and small steps, as
+/// links between GPUs want them.
+const NEAR_GPU: Choices =
+    Choices { least_blocks: 8, least_slot: LARGEST_SLOT, largest_of_parts: LARGEST_SLOT, huge: (usize::MAX, 0), ..GPU };
 
 /// Starting values for peers across a network, not measured yet: few blocks, and large steps, since each step is a
 /// descriptor, a write and a notice. Only the bytes of a tile travel, so a large slot costs a small message nothing.
@@ -123,12 +132,17 @@ const FAR_CPU: Choices = Choices { least_slot: FAR_SLOT, largest_slot: FAR_SLOT,
 /// Slots for far peers, where the staging has room.
 const FAR_SLOT: usize = 256 << 10;
 
+/// Shards of an all-reduce go round a ring across the network from this size on. A starting value, not measured yet: a
+/// ring waits for the network twice for every rank, which pays once its steps are large ones.
+pub(super) const RING_SHARD: usize = FAR_SLOT;
+
 impl Choices {
-    fn of(machine: &Machine, kind: LinkKind) -> &'static Choices {
-        match machine {
-            Machine::Gpu { .. } if kind == LinkKind::Fabric => &FAR_GPU,
-            Machine::Cpu(_) if kind == LinkKind::Fabric => &FAR_CPU,
+    fn of(facts: &WorldFacts, kind: LinkKind) -> &'static Choices {
+        match facts.machine {
+            _ if facts.is_gpu_mesh() && kind == LinkKind::Fabric => &FAR_GPU,
+            _ if facts.is_gpu_mesh() => &NEAR_GPU,
             Machine::Gpu { .. } => &GPU,
+            Machine::Cpu(_) if kind == LinkKind::Fabric => &FAR_CPU,
             Machine::Cpu(Processor { intel: true, .. }) => &CPU,
             Machine::Cpu(_) => &NOT_INTEL,
         }
@@ -157,7 +171,7 @@ impl Knobs {
         window_bytes: Option<usize>,
         at_once: usize,
     ) -> Way {
-        let choices = Choices::of(&facts.machine, link.kind);
+        let choices = Choices::of(facts, link.kind);
         let bytes = Packing::new(types, len).last_per(last_per).bytes_of_parts();
         let granule = self.granule.unwrap_or(GRANULE).max(1);
         let small = match self.primitive {
@@ -174,7 +188,8 @@ impl Knobs {
         };
         let most = if small { choices.most_for_packets } else { choices.most_blocks };
         let most = most.min(link.max_blocks).min(room).max(1);
-        let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(1, most));
+        let least = if small { 1 } else { choices.least_blocks.min(most) };
+        let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(least, most));
         let share = len.div_ceil(blocks.max(1));
         let primitive = self.primitive.unwrap_or_else(|| {
             let packets = PacketPlan::new(link, blocks).message_packets();
@@ -211,6 +226,10 @@ impl Knobs {
                 let ring = ring.min(link.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
                 let usual = DEPTH.max(1 << ring.max(1).ilog2());
                 let usual = usual.min(link.max_slots).min(lines) / copies * copies;
+                // Across a network, fewer slots are better than smaller ones.
+                let large = link.block_bytes() / choices.least_slot / copies * copies;
+                let is_far = link.kind == LinkKind::Fabric && primitive == Primitive::Staged;
+                let usual = if is_far && large >= 2 { usual.min(large) } else { usual };
                 // Keep the user's value, even if it has to be refused later.
                 let depth = self.depth.unwrap_or(usual.max(2.max(copies)));
                 let room = link.block_bytes() / depth.max(1);
@@ -278,7 +297,7 @@ mod tests {
     }
 
     fn choices(facts: &WorldFacts) -> &'static Choices {
-        Choices::of(&facts.machine, LinkKind::Shm)
+        Choices::of(facts, LinkKind::Shm)
     }
 
     fn slots(decision: &Way) -> (usize, usize) {

@@ -3,20 +3,20 @@
 use super::algorithm::Algorithm;
 use super::flow::Flow;
 use super::hooks::{Hooks, Shape, chunk};
-use super::itinerary::{CHECKED, Itinerary, Leg, Legs};
-use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
+use super::itinerary::{CHECKED, Itinerary, Leg, Legs, Pass};
+use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, Trace, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::link::Transport;
 use crate::schedule::{
-    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct,
-    recv_packets, recv_packets_any, recv_tiles_any, ring_gather_any, send_bulk_any, send_direct_any, send_packets,
-    send_tiles_any, share_packets,
+    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct,
+    recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any, send_bulk_any,
+    send_direct_any, send_packets, send_tiles_any, share_packets,
 };
 use crate::tensor::Memory;
-use crate::transport::Protocol;
 use crate::transport::layout::Side;
+use crate::transport::{LinkKind, Protocol};
 use std::rc::Rc;
 
 /// An exchange whose kernel is being traced.
@@ -36,7 +36,7 @@ pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
         return ring(exchange, k);
     }
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
-    let one_each = sends <= 1 && receives <= 1;
+    let one_each = sends <= 1 && receives + legs.passes.len() <= 1;
     // Sending and receiving legs may use different numbers of blocks or different protocols. Some blocks then have
     // nothing to do in one of them.
     let blocks = legs.all().map(|leg| leg.tiling.blocks()).max().unwrap_or(1);
@@ -49,31 +49,27 @@ pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
             Side::Send => format!("send to {peer}"),
             Side::Receive => format!("receive from {peer}"),
         };
-        let (few, once) = (leg.tiling.blocks() < blocks, copies > 1 && !in_turns(leg));
-        let run = move |r: &RoleCtx<'t>| {
-            let [takes_part, is_first] =
-                [few.then(|| r.block().lt(leg.tiling.blocks() as i64)), once.then(|| r.copy().eq(0))];
-            match takes_part.into_iter().chain(is_first).reduce(|a, b| a & b) {
-                Some(has_work) => r.if_(has_work, || body.run(r)),
-                None => body.run(r),
-            }
-        };
-        LegCode { name, trace: Box::new(run) }
+        let (blocks, is_far) = (leg.tiling.blocks(), leg.link.kind == LinkKind::Fabric);
+        let trace = Box::new(move |r: &RoleCtx<'t>| body.run(r));
+        LegCode { name, blocks, is_far, once: copies > 1 && !in_turns(leg), trace }
     };
     let own = legs.own.as_ref().map(|leg| {
         let body: Body<'_, '_, 't> = Body::own(exchange, k, leg);
-        let is_shared = plan.facts.copies > 1 && in_turns(leg);
-        OwnCode { name: "own", is_shared, trace: Rc::new(move |r, share| body.run_own(r, share)) }
+        let (blocks, is_shared) = (leg.tiling.blocks(), plan.facts.copies > 1 && in_turns(leg));
+        OwnCode { name: "own", blocks, is_shared, trace: Rc::new(move |r, share| body.run_own(r, share)) }
     });
     let rounds = legs.rounds.iter().map(|round| round.each_ref().map(|leg| leg.as_ref().map(code)));
+    let passes = legs.passes.iter().map(|pass| [None, Some(passing(exchange, k, pass))]);
     let all = RoundsCode {
         own,
-        rounds: rounds.collect(),
+        rounds: rounds.chain(passes).collect(),
         blocks,
-        packets: legs.rounds.iter().flatten().flatten().all(|leg| leg.protocol == Protocol::Packet),
-        windows: legs.rounds.iter().flatten().flatten().all(|leg| matches!(leg.protocol, Protocol::Direct { .. })),
+        packets: legs.to_peers().all(|leg| leg.protocol == Protocol::Packet),
+        windows: legs.to_peers().all(|leg| matches!(leg.protocol, Protocol::Direct { .. })),
         copies,
         warps: plan.warps,
+        far_warps: plan.far_warps,
+        for_gpu: plan.facts.for_gpu(),
         combines: false,
         on_gpu: plan.facts.on_gpu(),
     };
@@ -83,6 +79,42 @@ pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
 /// True if copies of a role share the steps of a leg.
 fn in_turns(leg: &Leg) -> bool {
     matches!(leg.protocol, Protocol::Staged { .. } | Protocol::Bulk { .. })
+}
+
+/// Chunks of far ranks on their way through this rank's domain: this rank keeps them and, as their relay, passes them on.
+fn passing<'b, 't: 'b>(exchange: ExchangeKernel<'b, 'b>, k: &'b Block<'t>, pass: &'b Pass) -> LegCode<'b, 't> {
+    let ExchangeKernel { hooks, link, .. } = exchange;
+    let Pass { chunks, from, to, near, first_block } = pass;
+    let (first, shards) = (&chunks[0], chunks.len());
+    let (tiling, protocol) = (first.tiling, first.protocol);
+    let Protocol::Staged { slot_bytes, depth } = protocol else { unreachable!("only staged is passed on") };
+    let plan = |link| StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+    let (far, onward) = (plan(&first.link), plan(near).from_block(*first_block).expect(CHECKED));
+    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
+    let scenes: Vec<_> = chunks.iter().map(|leg| Body::own(exchange, k, leg).scene).collect();
+    let origins = chunks.iter().map(|leg| leg.peer.to_string()).collect::<Vec<_>>().join(", ");
+    let keep = move |r: &RoleCtx<'t>, which: usize, at: &schedule::Leg<'t>, regs: Payload<'t>| {
+        hooks.consume(&scenes[which].consuming(r, at), regs);
+    };
+    let (name, trace): (_, Trace<'b, 't>) = match from {
+        Some(relay) => {
+            let peer = link.receiver(k, *relay, protocol);
+            let trace = move |r: &RoleCtx<'t>| {
+                recv_relayed_any(r, &peer, onward, (tiling, shards), packing, &|i, at, regs| keep(r, i, at, regs));
+            };
+            (format!("receive {origins} through {relay}"), Box::new(trace))
+        }
+        None => {
+            let sources: Vec<_> = chunks.iter().map(|leg| link.receiver(k, leg.peer, protocol)).collect();
+            let near: Vec<_> = to.iter().map(|&peer| link.sender(k, peer, protocol, None)).collect();
+            let trace = move |r: &RoleCtx<'t>| {
+                let relay = Relay { from: &sources, incoming: far, to: &near, outgoing: onward, tiling };
+                relay_tiles_any(r, &relay, packing, &|i, at, regs| keep(r, i, at, regs));
+            };
+            (format!("pass on {origins}"), Box::new(trace))
+        }
+    };
+    LegCode { name, blocks: tiling.blocks(), is_far: true, once: false, trace }
 }
 
 /// Gathers around a ring. The legs determine what is produced and what is stored, but a rank communicates only with its
@@ -96,7 +128,7 @@ fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
     let staged = StagedPlan::new(&first.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
-    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
+    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
     let source = body(first);
     // This rank's own chunk comes first; there is nothing to store if it is already in place. The chunks of the
     // previous rank, of the one before it, and so on follow.
@@ -193,7 +225,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
     }
 
     fn run(&self, r: &RoleCtx<'t>) {
-        let (ExchangeKernel { hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
+        let (ExchangeKernel { hooks, link, .. }, tiling) = (self.exchange, self.leg.tiling);
         let produce = |at: &schedule::Leg<'t>| {
             if let Some(kept) = &self.kept {
                 let [produces, consumes] = kept.passing(r, at);
@@ -226,7 +258,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
                 let plan = StagedPlan::new(&self.leg.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
-                let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
+                let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
                 match side {
                     Side::Send => send_tiles_any(r, peer, plan, tiling, packing, &produce),
                     Side::Receive => recv_tiles_any(r, peer, plan, tiling, packing, &consume),

@@ -1,16 +1,17 @@
 //! Plans exchanges: every route with its tensors, its tiles and its protocol, checked against the transport.
 
 use super::algorithm::Algorithm;
-use super::config::Primitive;
+use super::config::{Config, Primitive};
 use super::decide::Way;
 use super::error::RunError;
 use super::facts::WorldFacts;
 use super::hooks::Hooks;
-use super::itinerary::{Itinerary, Leg, Legs, Work};
+use super::itinerary::{Itinerary, Leg, Legs, Pass, Work};
 use super::pattern::{Part, Pattern, Round, Route};
 use super::request::{Request, WindowOf};
 use super::rounds::Rounds;
 use super::settle::Message;
+use super::two_level::{self, Levels, Passing, Question, TwoLevel};
 use crate::hook::MisuseKind;
 use crate::ir::SourceLine;
 use crate::link::Transport;
@@ -27,15 +28,18 @@ pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itiner
     let has_output = !matches!(pattern, Pattern::Pair { from: None, .. });
     let of_output = request.windows.iter().find(|window| has_output && window.own.is(request.out.memory()));
     let window = of_output.or(request.windows.last());
-    let planner = Planner { request, pattern, link, window, layout: request.layout(facts.in_memory), facts };
+    let (config, layout) = (request.config, request.layout(&facts));
+    let planner = Planner { request, pattern, link, window, layout, facts, config, levels: None };
+    let (planner, why) = planner.in_levels()?;
     let mut legs = planner.legs()?;
     let faults = planner.faults(&legs);
     let kept = planner.keep(&mut legs);
     let staged = legs.all().any(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
     let sent = legs.rounds.iter().filter(|[send, _]| send.is_some()).count();
+    let passed: usize = legs.passes.iter().map(|pass| pass.to.len()).sum();
     let len = legs.all().next().map_or(0, |leg| leg.tiling.len());
     let traffic = Traffic {
-        chunks: sent + usize::from(legs.own.is_some()),
+        chunks: sent + passed + usize::from(legs.own.is_some()),
         staged_output: staged.then(|| request.out.memory().covered()),
         stages: staged,
         kept,
@@ -45,7 +49,9 @@ pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itiner
     let along = if request.axes[1] == Axis::Cols { ", along columns" } else { "" };
     let faults = [faults, expanded(request, legs.all().any(|leg| leg.out.is_some()))].concat();
     let windows = window.map(|window| format!("{}{along}", window.number));
-    Ok(Itinerary { windows, faults, traffic, ..Itinerary::of(request, facts, len, Work::Legs(legs)) })
+    let base = Itinerary::of(request, facts, len, Work::Legs(legs));
+    let algorithm = if planner.levels.is_some() { Algorithm::TwoLevel } else { base.algorithm };
+    Ok(Itinerary { algorithm, windows, why, faults, traffic, ..base })
 }
 
 struct Planner<'p, 'h, 'l> {
@@ -56,6 +62,10 @@ struct Planner<'p, 'h, 'l> {
     window: Option<&'p WindowOf>,
     layout: Rounds,
     facts: WorldFacts,
+    /// The user's settings, with those that two levels decide.
+    config: Config,
+    /// `None` for one level.
+    levels: Option<Box<TwoLevel>>,
 }
 
 impl<'p, 'h> Planner<'p, 'h, '_> {
@@ -63,10 +73,45 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         &self.request.hooks
     }
 
+    /// Decides between one level and two, and says why.
+    fn in_levels(self) -> Result<(Self, Option<String>), RunError> {
+        // Refuses a root that does not exist.
+        let flat = self.pattern.routes(self.link.rank(), self.facts.ranks)?;
+        if !self.facts.has_far && self.config.algorithm != Some(Algorithm::TwoLevel) {
+            return Ok((self, None));
+        }
+        let output = flat.own.or(flat.rounds.first().and_then(|round| round.receive)).map_or(Part::All, |it| it.output);
+        let route = |peer| Route { side: Side::Receive, peer, input: Part::Absent, output, lands: output };
+        let way = |peer: Option<Rank>, config| {
+            let route = route(peer.unwrap_or(self.link.rank()));
+            let len = self.positions(&route)?;
+            Ok(self.message(&route, len, config).settle(self.link, &self.facts)?.0)
+        };
+        let Planner { pattern, link, config, .. } = self;
+        let has_windows = self.window.is_some();
+        match (Question { pattern, link, config, has_windows, way: &way }).answer()? {
+            Levels::One(why) => Ok((self, why.map(|why| format!("one-shot: {why}")))),
+            Levels::Two(two) => {
+                let why = format!("two-level: {}, each chunk crosses once per other domain", two.domains.describe());
+                Ok((Planner { config: two.config, window: None, levels: Some(two), ..self }, Some(why)))
+            }
+        }
+    }
+
     /// The legs, checked against the transport.
     fn legs(&self) -> Result<Legs, RunError> {
         let Request { inp, out, .. } = self.request;
-        let routes = self.pattern.routes(self.link.rank(), self.facts.ranks)?;
+        let (me, ranks) = (self.link.rank(), self.facts.ranks);
+        let (own, rounds, passes) = match &self.levels {
+            Some(two) => {
+                let routes = two_level::routes(self.pattern, &two.domains, (me, ranks), two.lanes);
+                (routes.own, routes.rounds, routes.passes)
+            }
+            None => {
+                let routes = self.pattern.routes(me, ranks)?;
+                (routes.own, routes.rounds, Vec::new())
+            }
+        };
         if let Some(refused) = self.request.refused_algorithm() {
             return Err(refused.into());
         }
@@ -77,9 +122,10 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         }
         let leg = |route: Option<Route>| route.map(|route| self.leg(route)).transpose();
         let round = |round: &Round| Ok([leg(round.send)?, leg(round.receive)?]);
-        let rounds = routes.rounds.iter().map(round).collect::<Result<Vec<_>, RunError>>()?;
-        let own = leg(routes.own)?.filter(|own| !self.in_place(own));
-        let legs = Legs { own, rounds };
+        let rounds = rounds.iter().map(round).collect::<Result<Vec<_>, RunError>>()?;
+        let own = leg(own)?.filter(|own| !self.in_place(own));
+        let passes = passes.into_iter().map(|pass| self.pass(pass)).collect::<Result<Vec<_>, RunError>>()?;
+        let legs = Legs { own, rounds, passes };
         if self.pattern.is_collective() {
             check_overlap(&legs)?;
         }
@@ -110,26 +156,46 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         }
     }
 
-    fn leg(&self, route: Route) -> Result<Leg, RunError> {
-        let (Request { inp, config, .. }, hooks, ranks) = (self.request, self.hooks(), self.facts.ranks);
-        let Route { side, peer, .. } = route;
-        let is_own = peer == self.link.rank() && self.pattern.is_collective();
-        let len = self.positions(&route)?;
+    /// True if a route goes from this rank to itself.
+    fn is_own(&self, route: &Route) -> bool {
+        route.peer == self.link.rank() && self.pattern.is_collective()
+    }
+
+    /// The message of `len` positions that travels on a route.
+    fn message(&self, route: &Route, len: usize, config: Config) -> Message<'_> {
+        let (hooks, peer, is_own) = (self.hooks(), route.peer, self.is_own(route));
         let ring = config.algorithm == Some(Algorithm::Ring) && !is_own;
-        let rounds = if self.pattern.is_collective() { ranks } else { 1 };
-        let message = Message {
-            config: *config,
+        let rounds = if self.pattern.is_collective() { self.facts.ranks } else { 1 };
+        Message {
+            config,
             peer: (!is_own).then_some(peer),
             types: hooks.types,
             len,
-            last_per: hooks.last_per,
+            last_per: hooks.stored_per(self.link.is_dense()),
             shape: hooks.tiled_shape(),
             at_once: if self.layout == Rounds::Legs { 2 * rounds } else { rounds },
             only: ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged")),
             consumed: !hooks.stores(),
-            window_bytes: self.window.map(|window| window.reached(&route, self.window_range(&route, len))),
-        };
+            window_bytes: self.window.map(|window| window.reached(route, self.window_range(route, len))),
+        }
+    }
+
+    /// Chunks on their way through this rank's domain.
+    fn pass(&self, passing: Passing) -> Result<Pass, RunError> {
+        let Passing { chunks, from, to, lane } = passing;
+        let chunks = chunks.into_iter().map(|chunk| self.leg(chunk)).collect::<Result<Vec<_>, RunError>>()?;
+        let near = self.link.link(from.or(to.first().copied()).unwrap_or(self.link.rank()));
+        let blocks = chunks.first().map_or(0, |leg| leg.tiling.blocks());
+        let first_block = near.max_blocks - (lane + 1) * blocks;
+        Ok(Pass { chunks, from, to, near, first_block })
+    }
+
+    fn leg(&self, route: Route) -> Result<Leg, RunError> {
+        let (inp, ranks) = (&self.request.inp, self.facts.ranks);
+        let (Route { side, peer, .. }, is_own) = (route, self.is_own(&route));
+        let len = self.positions(&route)?;
         let pitch = self.pitch(&route);
+        let message = self.message(&route, len, self.config);
         let (way, tiling) = message.settle(self.link, &self.facts).map_err(|error| match (error, self.window) {
             (RunError::Transfer(TransferError::TooLarge { protocol: Protocol::Direct { .. }, .. }), Some(window)) => {
                 window.too_short(&route, self.window_range(&route, len)).into()
@@ -283,7 +349,8 @@ impl WindowOf {
 fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
     let own = legs.own.iter();
     let sends = legs.rounds.iter().filter_map(|[send, _]| send.as_ref());
-    let receives = legs.rounds.iter().filter_map(|[_, receive]| receive.as_ref());
+    let passed = legs.passes.iter().flat_map(|pass| &pass.chunks);
+    let receives = legs.rounds.iter().filter_map(|[_, receive]| receive.as_ref()).chain(passed);
     let read: Vec<&Memory> =
         sends.chain(own.clone()).filter_map(|leg| leg.inp.as_ref().map(AnyTensor::memory)).collect();
     for out in receives.chain(own).filter_map(|leg| leg.out.as_ref()) {

@@ -133,6 +133,14 @@ impl<'h> Hooks<'h> {
     }
 
     /// True if there are no hooks: the input is copied and stored.
+    /// How many neighbours share one stored value of the last part on this link's way. Groups never cross rows. Slots
+    /// without gaps (`is_dense`) hold a narrow tile's rows one right after another, so there a group could begin in the
+    /// middle of another row's: every element then has a value of its own.
+    pub(super) fn stored_per(&self, is_dense: bool) -> usize {
+        let tears = |shape: &Shape| shape.rows > 1 && !shape.cols.is_multiple_of(self.last_per);
+        if is_dense && self.output_shape.as_ref().is_some_and(tears) { 1 } else { self.last_per }
+    }
+
     pub(super) fn is_copy(&self) -> bool {
         self.copies && self.stores()
     }

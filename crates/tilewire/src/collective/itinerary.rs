@@ -20,7 +20,7 @@ use crate::ir::{SourceLine, Type};
 use crate::schedule::Tiling;
 use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
-use crate::transport::{LinkShape, Protocol, Rank};
+use crate::transport::{LinkKind, LinkShape, Protocol, Rank};
 use crate::vm::Traffic;
 use std::ops::Range;
 
@@ -41,6 +41,8 @@ pub(super) struct Itinerary {
     pub layout: Rounds,
     pub facts: WorldFacts,
     pub warps: Warps,
+    /// Those of roles that serve far peers only.
+    pub far_warps: Warps,
     /// The payload of a position: its parts, and how many neighbours share the last one.
     pub payload: (&'static [Type], usize),
     /// A name, the same on all ranks, for the windows it uses.
@@ -50,6 +52,8 @@ pub(super) struct Itinerary {
     pub work: Work,
     /// The amount of data that the launch moves.
     pub traffic: Traffic,
+    /// Why this algorithm, where domains decide it.
+    pub why: Option<String>,
     /// Faults of the call, reported together with those of its hooks.
     pub faults: Vec<(SourceLine, MisuseKind)>,
 }
@@ -70,6 +74,22 @@ pub(super) struct Legs {
     pub own: Option<Leg>,
     /// The sending and the receiving leg of each round.
     pub rounds: Vec<[Option<Leg>; 2]>,
+    /// In two levels, the chunks that pass through this rank's domain.
+    pub passes: Vec<Pass>,
+}
+
+/// Chunks of far ranks that a near rank passes on, tile by tile in turn.
+pub(super) struct Pass {
+    /// The receiving legs, one for each far rank.
+    pub chunks: Vec<Leg>,
+    /// The near rank that passes them on. `None` if this rank does.
+    pub from: Option<Rank>,
+    /// The near ranks that this rank passes them on to.
+    pub to: Vec<Rank>,
+    /// The constants of the links between the near ranks.
+    pub near: LinkShape,
+    /// The first of the transport's blocks that they use between near ranks.
+    pub first_block: usize,
 }
 
 /// One leg of an exchange: a chunk that is sent to a peer, received from a peer, or passed to the rank itself.
@@ -92,9 +112,19 @@ pub(super) struct Leg {
 }
 
 impl Legs {
+    /// The legs that no relay handles, but for the rank's own.
+    pub(super) fn straight(&self) -> impl Iterator<Item = &Leg> + Clone {
+        self.rounds.iter().flatten().flatten()
+    }
+
+    /// All legs but the rank's own.
+    pub(super) fn to_peers(&self) -> impl Iterator<Item = &Leg> + Clone {
+        self.straight().chain(self.passes.iter().flat_map(|pass| &pass.chunks))
+    }
+
     /// All legs, starting with those to peers.
     pub(super) fn all(&self) -> impl Iterator<Item = &Leg> {
-        let to_peers = self.rounds.iter().flatten().flatten();
+        let to_peers = self.to_peers();
         let kept = to_peers.clone().filter_map(|leg| leg.keeps.as_deref());
         to_peers.chain(&self.own).chain(kept)
     }
@@ -164,14 +194,16 @@ impl Itinerary {
             inp: inp.clone(),
             axes: *axes,
             algorithm: config.algorithm.unwrap_or(Algorithm::OneShot),
-            layout: request.layout(facts.in_memory),
+            layout: request.layout(&facts),
             facts,
             warps: config.near.into(),
+            far_warps: config.knobs(LinkKind::Fabric).into(),
             payload: (hooks.types, hooks.last_per),
             windows: None,
             in_place: false,
             work,
             traffic: Traffic::default(),
+            why: None,
             faults: Vec::new(),
         }
     }
@@ -202,17 +234,33 @@ impl Itinerary {
         let on = if self.facts.on_gpu() { "a GPU" } else { "the CPU" };
         let lines: Vec<String> = match &self.work {
             Work::Map { blocks, .. } => vec![format!("{blocks} blocks on {on}")],
-            Work::Legs(legs) => legs
-                .all()
-                .map(|leg| format!("{} rank {}: {}", leg.side, leg.peer, way(leg.protocol, &leg.tiling)))
-                .collect(),
+            Work::Legs(legs) => {
+                let line = |leg: &Leg| format!("{} rank {}: {}", leg.side, leg.peer, way(leg.protocol, &leg.tiling));
+                let passed = |pass: &Pass| {
+                    let how = match pass.from {
+                        Some(relay) => format!("through rank {relay}"),
+                        None => format!("passed on to {}", list(&pass.to)),
+                    };
+                    pass.chunks.iter().map(|leg| format!("{}, {how}", line(leg))).collect::<Vec<_>>()
+                };
+                let kept = legs.straight().filter_map(|leg| leg.keeps.as_deref());
+                let (straight, own) = (legs.straight().map(line), legs.own.iter().chain(kept).map(line));
+                straight.chain(legs.passes.iter().flat_map(passed)).chain(own).collect()
+            }
             Work::Shards(of) => {
                 let way = way(of.protocol, &of.shards[0].tiling);
                 vec![format!("{} of {}: {way}", self.algorithm.name(), of.op.name())]
             }
         };
-        lines.iter().fold(self.call.to_string(), |text, line| format!("{text}\n  {line}"))
+        let lines = self.why.iter().chain(&lines);
+        lines.fold(self.call.to_string(), |text, line| format!("{text}\n  {line}"))
     }
+}
+
+/// Ranks in words.
+fn list(ranks: &[Rank]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+    format!("rank{} {}", if numbers.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }
 
 /// How a chunk travels, in words.

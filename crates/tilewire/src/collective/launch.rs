@@ -173,6 +173,9 @@ impl<'l> Launch<'l> {
         if let Some(cause) = self.aborts.iter().find_map(Abort::get) {
             return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
         }
+        if let Engine::Gpu(_) = &self.engine {
+            self.announce().map_err(|error| self.failed(error.into()))?;
+        }
         match &mut self.engine {
             Engine::Cpu(prepared) => match prepared.run_through() {
                 Ok(()) => self.drain(),
@@ -208,6 +211,17 @@ impl<'l> Launch<'l> {
         Ok(())
     }
 
+    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post.
+    fn announce(&self) -> Result<(), CudaError> {
+        for proxy in self.proxies() {
+            match self.hosts[0].seat().map(|seat| seat.stream.is_capturing()).transpose()? {
+                Some(true) => proxy.captured(),
+                _ => proxy.launched(),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until everything that the launch posted is delivered.
     fn drain(&self) -> Result<(), RunError> {
         for proxy in self.proxies() {
@@ -221,12 +235,15 @@ impl<'l> Launch<'l> {
         self.hosts.iter().filter_map(|host| host.door()?.proxy())
     }
 
-    /// Waits until all launches have ended, and reports how they ended. On the CPU they already have.
+    /// Waits until all launches have ended and what they posted is delivered, and reports how they ended. On the CPU
+    /// that was so when they returned.
     pub fn sync(&mut self) -> Result<(), RunError> {
-        match &mut self.engine {
-            Engine::Cpu(_) => Ok(()),
-            Engine::Gpu(launch) => launch.sync().map_err(|error| self.failed(error.into())),
-        }
+        let Engine::Gpu(launch) = &mut self.engine else { return Ok(()) };
+        let ended = launch.sync();
+        // The stream is empty: whichever launches of this rank there were, they are over.
+        self.proxies().for_each(|proxy| proxy.landed());
+        ended.map_err(|error| self.failed(error.into()))?;
+        self.drain()
     }
 
     /// The kernel as it was traced. The names of the memory it waits on say which rank it waits for.

@@ -2,13 +2,13 @@
 
 use super::error::RunError;
 use super::exchange_plan::expanded;
-use super::facts::{Machine, WorldFacts};
+use super::facts::WorldFacts;
 use super::hooks::Hooks;
 use super::itinerary::{Itinerary, Work};
 use super::request::Request;
 use crate::cuda::Device;
 use crate::hook::{Block, MisuseKind};
-use crate::vm::Processor;
+use crate::link::Machine;
 
 /// Minimum number of elements per GPU block. Shares are multiples of it, so blocks do not split groups of neighbours.
 const GPU_SHARE: usize = 4096;
@@ -20,8 +20,8 @@ const WARPS: u32 = 8;
 pub(super) fn plan(request: &Request<'_, '_>) -> Result<Itinerary, RunError> {
     let (Request { inp, out, hooks, config, .. }, mut faults) = (request, Vec::new());
     let machine = match [out, inp].into_iter().find_map(|tensor| tensor.memory().reachable_from().device_only()) {
-        Some(number) => Machine::of(&*Device::open(number)?, 1),
-        None => Machine::Cpu(Processor::here()),
+        Some(number) => Machine::of_device(&*Device::open(number)?, 1),
+        None => Machine::here(None),
     };
     // Blocks share the outermost axis of the output: its rows, or its elements.
     let (outer, least) = match &hooks.output_shape {

@@ -18,6 +18,7 @@
 //! | | **the request** |
 //! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
 //! | `pattern.rs`, `operation.rs` | which chunk goes where, in rounds; the operation of a collective |
+//! | `domains.rs` | which ranks reach each other by loads and stores |
 //! | `rounds.rs` | [`Rounds`]: whether legs become roles or get blocks of their own |
 //! | `config.rs` | [`Config`], [`Knobs`] |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
@@ -26,6 +27,7 @@
 //! | `facts.rs` | the facts about a world's machines that decisions may depend on |
 //! | `itinerary.rs` | the plan: what one rank will do, as plain data |
 //! | `decide.rs`, `settle.rs` | choose how one message travels, and check that the transport can do it |
+//! | `two_level.rs` | routes and decisions of algorithms in two levels |
 //! | `exchange_plan.rs`, `reduction_plan.rs` | the plans of exchanges and of reductions |
 //! | | **the kernel** |
 //! | `flow.rs` | which ranks' inputs a value comes from, and which ranks' outputs it ends in: `peer`, `recv_peer` and `shard` in hooks |
@@ -48,8 +50,11 @@ mod algorithm;
 mod build;
 mod builder;
 mod call;
+#[cfg(test)]
+mod carriers;
 mod config;
 mod decide;
+mod domains;
 mod error;
 mod exchange_kernel;
 mod exchange_plan;
@@ -73,6 +78,7 @@ mod request;
 mod rounds;
 mod scene;
 mod settle;
+mod two_level;
 mod wait_host;
 
 pub use algorithm::{Algorithm, ReduceOp, Reducible};

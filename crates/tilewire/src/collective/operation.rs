@@ -61,10 +61,12 @@ impl Operation {
     /// True if the operation supports this algorithm. Most support only one-shot, in which every rank sends straight to
     /// the ranks that need its data.
     pub(super) fn takes(&self, algorithm: Algorithm) -> bool {
-        match self {
-            Operation::Reduction(kind, _) => *kind == Kind::AllReduce || algorithm != Algorithm::TwoPhase,
-            Operation::Exchange(Pattern::AllGather) => algorithm != Algorithm::TwoPhase,
-            Operation::Map | Operation::Exchange(_) => algorithm == Algorithm::OneShot,
+        match (self, algorithm) {
+            (_, Algorithm::OneShot) => true,
+            (Operation::Reduction(kind, _), Algorithm::TwoPhase) => *kind == Kind::AllReduce,
+            (Operation::Reduction(..) | Operation::Exchange(Pattern::AllGather), Algorithm::Ring) => true,
+            (Operation::Exchange(pattern), Algorithm::TwoLevel) => pattern.takes_two_levels(),
+            _ => false,
         }
     }
 

@@ -88,6 +88,11 @@ impl Pattern {
         !matches!(self, Pattern::Pair { .. })
     }
 
+    /// True if there is a two-level algorithm for it.
+    pub(super) fn takes_two_levels(&self) -> bool {
+        matches!(self, Pattern::AllGather | Pattern::Broadcast { .. })
+    }
+
     /// The routes of a rank in a world of `ranks`.
     pub(super) fn routes(&self, me: Rank, ranks: usize) -> Result<Routes, TransferError> {
         let (after, before) = (|i: usize| me.after(i, ranks), |i: usize| me.after(ranks - i, ranks));

@@ -124,8 +124,13 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         let round = |i: usize| {
             let (to, from) = (self.me.after(i, self.ranks), self.me.after(self.ranks - i, self.ranks));
             let (tx, scene) = (link.sender(self.k, to, protocol, None), self.scene(to));
+            // Far peers' legs have the blocks and the slots of all others: nothing is gained by roles of their own.
+            let (blocks, is_far, once) = (self.of.blocks(), false, false);
             let send = LegCode {
                 name: format!("send to {to}"),
+                blocks,
+                is_far,
+                once,
                 trace: Box::new(move |r: &RoleCtx<'t>| {
                     let produce = |at: &Leg<'t>| hooks.produce(&scene.producing(r, at));
                     send_tiles_any(r, &tx, plan, self.tiling(to), packing(to), &produce);
@@ -137,7 +142,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
                     let consume = |at: &Leg<'t>, x: Payload<'t>| hooks.consume(&scene.consuming(r, at), x);
                     recv_tiles_any(r, &rx, onward, self.tiling(from), packing(from), &consume);
                 };
-                LegCode { name: format!("receive from {from}"), trace: Box::new(trace) as Box<dyn Fn(&RoleCtx<'t>)> }
+                let trace: Box<dyn Fn(&RoleCtx<'t>)> = Box::new(trace);
+                LegCode { name: format!("receive from {from}"), blocks, is_far, once, trace }
             });
             [Some(send), receive]
         };
@@ -155,13 +161,20 @@ impl<'k, 't> Kernel<'k, '_, 't> {
             });
         };
         let all = RoundsCode {
-            own: Some(OwnCode { name: "reduce", is_shared: false, trace: Rc::new(move |r, _| reduce(r)) }),
+            own: Some(OwnCode {
+                name: "reduce",
+                blocks: self.of.blocks(),
+                is_shared: false,
+                trace: Rc::new(move |r, _| reduce(r)),
+            }),
             rounds: (1..self.ranks).map(round).collect(),
             blocks: self.of.blocks(),
             packets: false,
             windows: false,
             copies: 1,
             warps: self.plan.warps,
+            far_warps: self.plan.far_warps,
+            for_gpu: self.plan.facts.for_gpu(),
             combines: true,
             on_gpu: self.plan.facts.on_gpu(),
         };

@@ -3,7 +3,8 @@
 
 use super::algorithm::{Algorithm, ReduceOp};
 use super::config::{Knobs, Primitive};
-use super::decide::Way;
+use super::decide::{RING_SHARD, Way};
+use super::domains::Domains;
 use super::error::RunError;
 use super::exchange_plan::{expanded, over_the_input};
 use super::facts::WorldFacts;
@@ -26,14 +27,17 @@ use std::ops::Range;
 pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> Result<Itinerary, RunError> {
     let (link, hooks) = (request.link(), &request.hooks);
     let facts = WorldFacts::of(link);
-    let planner = Planner { request, kind, op, link, layout: request.layout(facts.in_memory), facts };
+    let planner = Planner { request, kind, op, link, layout: request.layout(&facts), facts };
     let (ranks, len) = (facts.ranks, request.out.len());
     if kind == Kind::ReduceScatter {
         Part::Chunk(0).of("the input", &request.inp, request.axes[0], ranks)?;
     }
     let in_place = planner.in_place()?;
-    let (algorithm, shards) = match planner.reached()? {
-        Some((input, output)) => planner.in_windows(input, output)?,
+    let (algorithm, shards, why) = match planner.reached()? {
+        Some((input, output)) => {
+            let (algorithm, shards) = planner.in_windows(input, output)?;
+            (algorithm, shards, None)
+        }
         None => planner.through_staging()?,
     };
     let (is, must) = (request.inp.len(), len * planner.chunks());
@@ -51,7 +55,8 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
     let reads_more = kind == Kind::ReduceScatter;
     let traffic = Traffic { reads_more, stages: windows.is_none(), ..Traffic::default() };
     let base = Itinerary::of(request, facts, len, Work::Shards(shards));
-    Ok(Itinerary { algorithm, payload, windows, in_place, traffic, faults, ..base })
+    let warps = planner.message().knobs(link).into();
+    Ok(Itinerary { algorithm, warps, payload, windows, in_place, traffic, why, faults, ..base })
 }
 
 struct Planner<'p, 'h, 'l> {
@@ -133,7 +138,7 @@ impl<'p> Planner<'p, '_, '_> {
         }
     }
 
-    fn through_staging(&self) -> Result<(Algorithm, Shards), RunError> {
+    fn through_staging(&self) -> Result<(Algorithm, Shards, Option<String>), RunError> {
         let (link, ranks, len) = (self.link, self.facts.ranks, self.request.out.len());
         let (hooks, knobs) = (&self.request.hooks, self.message().knobs(link));
         if knobs.primitive == Some(Primitive::Bulk) {
@@ -157,14 +162,15 @@ impl<'p> Planner<'p, '_, '_> {
         };
         // One role sends and receives the packets of all peers, so no other blocks run beside its own.
         let in_packets = |only| settle(Message { len, only, ..self.message() });
-        let algorithm = match (self.kind, self.request.config.algorithm) {
-            (_, Some(said)) => said,
-            (Kind::ReduceScatter, None) => Algorithm::OneShot,
-            (Kind::AllReduce, None) if in_packets(None)?.protocol == Protocol::Packet => Algorithm::OneShot,
-            (Kind::AllReduce, None) => Algorithm::TwoPhase,
+        let (algorithm, why) = match (self.kind, self.request.config.algorithm) {
+            (_, Some(said)) => (said, self.across_domains(said)),
+            (Kind::ReduceScatter, None) => (Algorithm::OneShot, None),
+            (Kind::AllReduce, None) if in_packets(None)?.protocol == Protocol::Packet => (Algorithm::OneShot, None),
+            (Kind::AllReduce, None) => self.usual_all_reduce(),
         };
         let share = if self.kind == Kind::AllReduce { len.div_ceil(ranks) } else { len };
         let way = match (self.kind, algorithm) {
+            (_, Algorithm::TwoLevel) => unreachable!("no reduction takes it"),
             (Kind::AllReduce, Algorithm::OneShot) if self.facts.has_far => {
                 let why = "a one-shot all-reduce goes in packets, and far peers take none: use two-phase or ring, or \
                            leave the algorithm out";
@@ -212,7 +218,38 @@ impl<'p> Planner<'p, '_, '_> {
             let tiling = Tiling::flat(if whole { len } else { range.len() }, tile, blocks);
             if matches!(protocol, Protocol::Staged { .. }) && ranks > 1 { tiling } else { tiling.bands(granule) }
         };
-        Ok((algorithm, self.shards(&way, tiling, None)))
+        Ok((algorithm, self.shards(&way, tiling, None), why))
+    }
+
+    /// The algorithm of an all-reduce that goes through staging, and why, where domains decide it. Every algorithm
+    /// keeps the order of ranks, so sums are not regrouped per domain. In two phases every shard crosses the network
+    /// once for each far rank and back. A ring in rank order crosses as often as neighbours are far, which is once per
+    /// domain where domains are contiguous.
+    fn usual_all_reduce(&self) -> (Algorithm, Option<String>) {
+        let Some(domains) = Domains::of(self.link) else { return (Algorithm::TwoPhase, None) };
+        let (ranks, ty) = (self.facts.ranks, self.request.hooks.types[0]);
+        let (partial, whole) = (self.op.partial(ty).size(), ty.size());
+        // Bytes across the network for every element of a shard.
+        let ring = domains.crossings() * (ranks - 1) * (partial + whole);
+        let phases = 2 * domains.far_pairs() * whole;
+        let is_small = self.request.out.len().div_ceil(ranks) * whole < RING_SHARD;
+        let crosses = || format!("a ring in rank order crosses {} times a lap", domains.crossings());
+        if !is_small && ring < phases {
+            return (Algorithm::Ring, Some(format!("ring: over {}, {}", domains.describe(), crosses())));
+        }
+        let why = match (domains.are_contiguous(), is_small) {
+            (_, true) => format!("shards of less than {} KiB take fewer steps so", RING_SHARD >> 10),
+            (false, _) => format!("domains are not contiguous, and {}", crosses()),
+            (true, _) => format!("a ring would carry no less across {}", domains.describe()),
+        };
+        (Algorithm::TwoPhase, Some(format!("two-phase: {why}")))
+    }
+
+    /// What there is to say about an algorithm that the user chose, in a world of several domains.
+    fn across_domains(&self, algorithm: Algorithm) -> Option<String> {
+        let domains = Domains::of(self.link).filter(|_| algorithm == Algorithm::Ring)?;
+        let order = if domains.are_contiguous() { "" } else { ": they are not contiguous in rank order" };
+        Some(format!("ring: crosses {} times a lap between {}{order}", domains.crossings(), domains.describe()))
     }
 
     fn shards(&self, way: &Way, tiling: impl Fn(&Range<usize>) -> Tiling, windows: Option<ReachedWindows>) -> Shards {
@@ -220,7 +257,7 @@ impl<'p> Planner<'p, '_, '_> {
         let shard = |range: Range<usize>| Shard { tiling: tiling(&range), range };
         let shards: Vec<Shard> = self.ranges().into_iter().map(shard).collect();
         let in_packets = protocol == Protocol::Packet && shards.len() > 1;
-        let warps = Warps::from(self.request.config.near);
+        let warps = Warps::from(self.message().knobs(self.link));
         // There are few words per peer, so with many warps the barriers cost more than the lanes gain (H200, 64 KiB by
         // 4 ranks of 32 blocks: 2 warps 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let warps = warps_of(self.facts.on_gpu(), warps.both(), if in_packets { 8 } else { FEWER });

@@ -1,6 +1,7 @@
 //! The user's request, as a builder collects it: everything that a plan needs, with element types as run-time values.
 
 use super::config::Config;
+use super::facts::WorldFacts;
 use super::hooks::{ChunkForm, Hooks};
 use super::operation::{Kind, Operation};
 use super::pattern::{Part, Pattern};
@@ -156,7 +157,9 @@ impl<'h, 'l> Request<'h, 'l> {
     }
 
     /// How the rounds share the launch: as the user specified, or depending on the links between the ranks.
-    pub(super) fn layout(&self, in_memory: bool) -> Rounds {
-        self.config.rounds.unwrap_or(if in_memory { Rounds::Roles } else { Rounds::Blocks })
+    pub(super) fn layout(&self, facts: &WorldFacts) -> Rounds {
+        // Legs to near and far peers have different numbers of blocks on a GPU.
+        let as_roles = facts.in_memory && !facts.is_gpu_mesh();
+        self.config.rounds.unwrap_or(if as_roles { Rounds::Roles } else { Rounds::Blocks })
     }
 }

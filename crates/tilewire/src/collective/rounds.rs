@@ -5,6 +5,12 @@
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
 //!   Legs     block b:   serves leg b / blocks, as block b % blocks of it
 //! ```
+//! Where some peers are far, legs to near and far peers have different numbers of blocks. A round then has legs of one
+//! kind, and the grid is the sum of all rounds' blocks, so that no block is idle:
+//!
+//! ```text
+//!   Blocks   blocks 0 … 15: own | 16 … 31: near peer | 32 … 35: far peer | 36 … 39: far peer
+//! ```
 //! The own chunk may also be handled by the first sending leg (`exchange_plan.rs`).
 
 use crate::hook::{Block, RoleCtx};
@@ -16,7 +22,8 @@ pub enum Rounds {
     /// Each round is a separate role in every block. This needs few blocks, which suits the threads of a processor. If
     /// the world has more ranks than a block has roles for, this acts as `Blocks`.
     Roles,
-    /// Each round has its own blocks: a grid of rounds × blocks, which suits a GPU.
+    /// Each round has its own blocks: a grid of rounds × blocks, which suits a GPU. With far peers, rounds have different
+    /// numbers of blocks.
     Blocks,
     /// Each leg has its own blocks. Senders and receivers never share a block, and all lanes of a block do the same
     /// work.
@@ -24,7 +31,7 @@ pub enum Rounds {
 }
 
 /// Warps of role copies, if the user specified them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Warps {
     pub send: Option<u32>,
     pub receive: Option<u32>,
@@ -34,6 +41,10 @@ impl Warps {
     /// For a role that both sends and receives.
     pub(super) fn both(self) -> Option<u32> {
         self.send.or(self.receive)
+    }
+
+    fn are_open(self) -> bool {
+        self.both().is_none()
     }
 }
 
@@ -57,24 +68,58 @@ const WRITERS: u32 = 27;
 /// moves.
 pub(super) const FEWER: u32 = 2;
 
+/// Warps of a block on a GPU that has roles for near and for far peers. Threads need more registers there, for posts and
+/// for all the peers that one role may serve: with 32 warps each has 64, and ptxas spills; with 24 each has 80.
+const MESH_WARPS: u32 = 24;
+/// Those of them that serve far peers. A starting value, not measured yet: a network needs few warps.
+const FAR_WARPS: u32 = 8;
+
 /// Warps for each of `role_copies` role copies in a block. Unless the user specified them, the copies share all warps
 /// of a block on a GPU.
 pub(super) fn warps_of(on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32 {
-    let share = (BLOCK_WARPS / role_copies.max(1)).max(1);
+    share_of(BLOCK_WARPS, on_gpu, said, role_copies)
+}
+
+/// As [`warps_of`], for copies that share some warps of a block.
+fn share_of(warps: u32, on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32 {
+    let share = (warps / role_copies.max(1)).max(1);
     said.unwrap_or(if on_gpu { share } else { share.min(WARPS) })
 }
+
+/// Traces code into a role.
+pub(super) type Trace<'b, 't> = Box<dyn Fn(&RoleCtx<'t>) + 'b>;
 
 /// The code of one leg.
 pub(super) struct LegCode<'b, 't> {
     /// Name of its role, if it has a role to itself.
     pub name: String,
-    pub trace: Box<dyn Fn(&RoleCtx<'t>) + 'b>,
+    /// Number of blocks that share it.
+    pub blocks: usize,
+    /// True if it connects this rank with a far one.
+    pub is_far: bool,
+    /// True if the first copy of the role does it alone.
+    pub once: bool,
+    pub trace: Trace<'b, 't>,
+}
+
+impl<'t> LegCode<'_, 't> {
+    /// Traces it in a role of `blocks` blocks. If it has fewer, the others have nothing to do in it.
+    fn run(&self, r: &RoleCtx<'t>, blocks: usize) {
+        let [takes_part, is_first] =
+            [(self.blocks < blocks).then(|| r.block().lt(self.blocks as i64)), self.once.then(|| r.copy().eq(0))];
+        match takes_part.into_iter().chain(is_first).reduce(|a, b| a & b) {
+            Some(has_work) => r.if_(has_work, || (self.trace)(r)),
+            None => (self.trace)(r),
+        }
+    }
 }
 
 /// The code for the chunk that a rank passes to itself.
 pub(super) struct OwnCode<'b, 't> {
     /// Name of its role, if it has a role to itself.
     pub name: &'static str,
+    /// Number of blocks that share it.
+    pub blocks: usize,
     /// True if several roles can share the work.
     pub is_shared: bool,
     pub trace: Rc<TraceShare<'b, 't>>,
@@ -86,7 +131,8 @@ type TraceShare<'b, 't> = dyn Fn(&RoleCtx<'t>, Share) + 'b;
 impl<'b, 't: 'b> OwnCode<'b, 't> {
     fn leg(&self, share: Share) -> LegCode<'b, 't> {
         let trace = Rc::clone(&self.trace);
-        LegCode { name: self.name.to_string(), trace: Box::new(move |r| trace(r, share)) }
+        let (name, blocks) = (self.name.to_string(), self.blocks);
+        LegCode { name, blocks, is_far: false, once: false, trace: Box::new(move |r| trace(r, share)) }
     }
 
     /// The work as a round. If blocks have two roles and the work can be shared, each role gets half.
@@ -114,7 +160,7 @@ pub(super) struct RoundsCode<'b, 't> {
     pub own: Option<OwnCode<'b, 't>>,
     /// The sending and the receiving leg of each round.
     pub rounds: Vec<[Option<LegCode<'b, 't>>; 2]>,
-    /// Blocks that share the work of one round.
+    /// Number of blocks that share the work of one round: the most of any leg.
     pub blocks: usize,
     /// True if all legs use packets. A sender of packets waits for nothing that its peer does in this launch, so it may
     /// come first, and one role is cheaper to start than many.
@@ -123,7 +169,11 @@ pub(super) struct RoundsCode<'b, 't> {
     pub windows: bool,
     /// Copies of a role that take the steps of a leg in turn.
     pub copies: u32,
+    /// Warps of roles that serve near peers, and of those that serve far peers only.
     pub warps: Warps,
+    pub far_warps: Warps,
+    /// True in a world of GPUs, or the rehearsal of one.
+    pub for_gpu: bool,
     /// True if arriving data is combined. Combining holds so many values that a thread benefits from twice the
     /// registers.
     pub combines: bool,
@@ -151,26 +201,30 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
     }
 
     fn in_roles(self, k: &Block<'t>, legs: usize, one_role: bool) {
-        k.blocks(self.blocks as u32);
+        let blocks = self.blocks;
+        k.blocks(blocks as u32);
         let of = |which: usize| self.rounds.iter().filter_map(move |round| round[which].as_ref());
         if one_role {
             return k.role("exchange", self.warps_of(self.warps.both(), 1)).run(|r| {
-                of(SEND).for_each(|leg| (leg.trace)(r));
-                self.own.iter().for_each(|own| (own.trace)(r, Share::ALL));
-                of(RECEIVE).for_each(|leg| (leg.trace)(r));
+                of(SEND).for_each(|leg| leg.run(r, blocks));
+                self.own.iter().for_each(|own| own.leg(Share::ALL).run(r, blocks));
+                of(RECEIVE).for_each(|leg| leg.run(r, blocks));
             });
         }
         // Receivers come first: if one thread runs all roles, the permission to send that they give (READY) must not
         // wait until this rank has finished sending. The own chunk comes last: it can always run, so it fills the time
         // while the others wait.
         let warps = |said| self.warps_of(said, legs as u32 * self.copies);
-        for (which, said) in [(RECEIVE, self.warps.receive), (SEND, self.warps.send)] {
+        for which in [RECEIVE, SEND] {
             for leg in of(which) {
-                k.role(&*leg.name, warps(said)).copies(self.copies, |r| (leg.trace)(r));
+                let said = if leg.is_far { self.far_warps } else { self.warps };
+                let said = if which == SEND { said.send } else { said.receive };
+                k.role(&*leg.name, warps(said)).copies(self.copies, |r| leg.run(r, blocks));
             }
         }
         if let Some(own) = &self.own {
-            k.role(own.name, warps(self.warps.both())).copies(self.copies, |r| (own.trace)(r, Share::ALL));
+            let leg = own.leg(Share::ALL);
+            k.role(own.name, warps(self.warps.both())).copies(self.copies, |r| leg.run(r, blocks));
         }
     }
 
@@ -189,50 +243,161 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
     }
 
     /// `sender`: the name of the role that runs the first leg of every round.
-    fn in_blocks(self, k: &Block<'t>, sender: &str) {
-        let (blocks, copies) = (self.blocks, self.copies);
-        let sends = self.own.is_some() || self.rounds.iter().any(|round| round[SEND].is_some());
-        let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());
-        let roles = if self.packets { 1 } else { u32::from(sends) + u32::from(receives) };
-        let warps = |said| self.warps_of(said, roles * copies);
-        // A role that only signals must not take lanes from roles that copy.
-        let signallers = u32::from(receives && self.windows && self.on_gpu);
-        // Leaves no lanes idle in the blocks of the own chunk.
-        let own = self.own.as_ref().map(|own| own.round(receives && signallers == 0 && !self.packets));
-        let several = self.rounds.len() + usize::from(own.is_some()) > 1;
-        let send_warps = match self.warps.send {
-            None if signallers > 0 && sends => (if several { WRITERS } else { BLOCK_WARPS - signallers }) / copies,
-            said => warps(said),
-        };
-        let recv_warps = if signallers > 0 { signallers } else { warps(self.warps.receive) };
-        let both_warps = warps(self.warps.both());
-        let rounds: Vec<[Option<LegCode<'b, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();
-        let rounds = &rounds;
-        k.blocks((rounds.len() * blocks) as u32);
-        let role = |name: &str, warps: u32, which: &[usize]| {
-            let legs = |round: usize| which.iter().filter_map(move |&which| rounds[round][which].as_ref());
-            let served: Vec<usize> = (0..rounds.len()).filter(|&round| legs(round).next().is_some()).collect();
-            if served.is_empty() {
-                return;
-            }
+    fn in_blocks(mut self, k: &Block<'t>, sender: &str) {
+        let rounds = self.take_rounds();
+        // The first block of every round, and the number of all blocks.
+        let mut firsts = vec![0];
+        rounds.iter().for_each(|round| firsts.push(firsts[firsts.len() - 1] + round.blocks));
+        k.blocks(firsts[rounds.len()] as u32);
+        let blocks = rounds[0].blocks;
+        let alike = rounds.iter().all(|round| round.blocks == blocks);
+        for BlockRole { name, warps, copies, which, serves } in self.block_roles(&rounds, sender) {
+            let run = |round: usize, r: &RoleCtx<'t>| {
+                let legs = which.iter().filter_map(|&which| rounds[round].legs[which].as_ref());
+                legs.for_each(|leg| leg.run(r, rounds[round].blocks));
+            };
             k.role(name, warps).copies(copies, |r| {
                 if rounds.len() == 1 {
-                    return legs(0).for_each(|leg| (leg.trace)(r));
+                    return run(0, r);
                 }
-                let (number, part) = match blocks {
-                    1 => (r.block(), r.as_block(0, 1)),
-                    _ => (r.block() / blocks as i64, r.as_block(r.block() % blocks as i64, blocks)),
-                };
-                for round in served {
-                    r.if_(number.eq(round as i64), || legs(round).for_each(|leg| (leg.trace)(&part)));
+                if alike {
+                    let (number, part) = match blocks {
+                        1 => (r.block(), r.as_block(0, 1)),
+                        _ => (r.block() / blocks as i64, r.as_block(r.block() % blocks as i64, blocks)),
+                    };
+                    for round in serves {
+                        r.if_(number.eq(round as i64), || run(round, &part));
+                    }
+                    return;
+                }
+                for round in serves {
+                    let (first, blocks) = (firsts[round] as i64, rounds[round].blocks);
+                    match blocks {
+                        1 => r.if_(r.block().eq(first), || run(round, &r.as_block(0, 1))),
+                        _ => {
+                            let number = r.block() - first;
+                            let is_here = number.ge(0) & number.lt(blocks as i64);
+                            r.if_(is_here, || run(round, &r.as_block(number, blocks)));
+                        }
+                    }
                 }
             });
-        };
-        if self.packets {
-            role("exchange", both_warps, &[SEND, RECEIVE]);
-        } else {
-            role("receive", recv_warps, &[RECEIVE]);
-            role(sender, send_warps, &[SEND]);
         }
     }
+
+    /// The rounds of the launch, starting with the own chunk.
+    fn take_rounds(&mut self) -> Vec<RoundCode<'b, 't>> {
+        let rounds = std::mem::take(&mut self.rounds);
+        let receives = rounds.iter().any(|round| round[RECEIVE].is_some());
+        // Leaves no lanes idle in the blocks of the own chunk.
+        let two_roles = receives && self.signallers(receives) == 0 && !self.packets;
+        let own = self.own.take().map(|own| own.round(two_roles));
+        let has_far = rounds.iter().flatten().flatten().any(|leg| leg.is_far);
+        if !has_far {
+            let round = |legs| RoundCode { legs, blocks: self.blocks, is_far: false };
+            return own.into_iter().chain(rounds).map(round).collect();
+        }
+        let (sends, receives): (Vec<_>, Vec<_>) = rounds.into_iter().map(|[send, receive]| (send, receive)).unzip();
+        let of_kind = |legs: Vec<Option<LegCode<'b, 't>>>| -> [Vec<_>; 2] {
+            let (far, near) = legs.into_iter().flatten().partition(|leg| leg.is_far);
+            [near, far]
+        };
+        let ([near_sends, far_sends], [near_receives, far_receives]) = (of_kind(sends), of_kind(receives));
+        let pairs = |sends: Vec<_>, receives: Vec<_>| {
+            let count = sends.len().max(receives.len());
+            let (mut sends, mut receives) = (sends.into_iter(), receives.into_iter());
+            (0..count).map(|_| [sends.next(), receives.next()]).collect::<Vec<_>>()
+        };
+        let near = own.into_iter().chain(pairs(near_sends, near_receives)).map(|legs| (legs, false));
+        let far = pairs(far_sends, far_receives).into_iter().map(|legs| (legs, true));
+        let round = |(legs, is_far): ([Option<LegCode<'b, 't>>; 2], bool)| {
+            let blocks = legs.iter().flatten().map(|leg| leg.blocks).max().unwrap_or(1);
+            RoundCode { legs, blocks, is_far }
+        };
+        near.chain(far).map(round).collect()
+    }
+
+    /// Warps of a role that only signals. It must not take lanes from roles that copy.
+    fn signallers(&self, receives: bool) -> u32 {
+        u32::from(receives && self.windows && self.on_gpu)
+    }
+
+    /// The roles of every block.
+    fn block_roles(&self, rounds: &[RoundCode<'b, 't>], sender: &str) -> Vec<BlockRole> {
+        let (copies, on_gpu) = (self.copies, self.on_gpu);
+        let role = |name: &str, warps, copies, which: &'static [usize], is_far: Option<bool>| {
+            let has_leg = |round: &RoundCode<'b, 't>| which.iter().any(|&which| round.legs[which].is_some());
+            let is_served = |round: &RoundCode<'b, 't>| is_far.is_none_or(|far| far == round.is_far) && has_leg(round);
+            let serves: Vec<usize> = (0..rounds.len()).filter(|&round| is_served(&rounds[round])).collect();
+            (!serves.is_empty()).then(|| BlockRole { name: name.to_string(), warps, copies, which, serves })
+        };
+        if self.packets {
+            let warps = self.warps_of(self.warps.both(), copies);
+            return role("exchange", warps, copies, &[SEND, RECEIVE], None).into_iter().collect();
+        }
+        let has = |which: usize, is_far: Option<bool>| {
+            let of = |round: &&RoundCode<'b, 't>| is_far.is_none_or(|far| far == round.is_far);
+            rounds.iter().filter(of).any(|round| round.legs[which].is_some())
+        };
+        let roles_of = |is_far| u32::from(has(SEND, is_far)) + u32::from(has(RECEIVE, is_far));
+        if !self.splits(rounds) {
+            let warps = |said| self.warps_of(said, roles_of(None) * copies);
+            let signallers = self.signallers(has(RECEIVE, None));
+            let send_warps = match self.warps.send {
+                None if signallers > 0 && has(SEND, None) => {
+                    (if rounds.len() > 1 { WRITERS } else { BLOCK_WARPS - signallers }) / copies
+                }
+                said => warps(said),
+            };
+            let recv_warps = if signallers > 0 { signallers } else { warps(self.warps.receive) };
+            let receive = role("receive", recv_warps, copies, &[RECEIVE], None);
+            return receive.into_iter().chain(role(sender, send_warps, copies, &[SEND], None)).collect();
+        }
+        // Far legs wait for the network most of the time: they have one copy.
+        let [near_roles, far_roles] = [false, true].map(|far| roles_of(Some(far)));
+        let near_said = [self.warps.receive, self.warps.send];
+        let near_taken: u32 = near_said.iter().flatten().map(|warps| warps * copies).sum();
+        let left = FAR_WARPS.min(BLOCK_WARPS.saturating_sub(near_taken));
+        let [far_receive, far_send] =
+            [self.far_warps.receive, self.far_warps.send].map(|said| share_of(left, on_gpu, said, far_roles));
+        let far_taken = u32::from(has(RECEIVE, Some(true))) * far_receive + u32::from(has(SEND, Some(true))) * far_send;
+        let [near_receive, near_send] =
+            near_said.map(|said| share_of(MESH_WARPS.saturating_sub(far_taken), on_gpu, said, near_roles * copies));
+        [
+            role("receive", near_receive, copies, &[RECEIVE], Some(false)),
+            role(sender, near_send, copies, &[SEND], Some(false)),
+            role("receive far", far_receive, 1, &[RECEIVE], Some(true)),
+            role(&format!("{sender} far"), far_send, 1, &[SEND], Some(true)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// True if far legs have roles of their own: where near and far peers need different numbers of warps. On a CPU one
+    /// thread runs all roles, so fewer are better.
+    fn splits(&self, rounds: &[RoundCode<'b, 't>]) -> bool {
+        let open = self.warps.are_open() && self.far_warps.are_open();
+        let differ = open || self.warps != self.far_warps;
+        self.for_gpu && differ && !self.windows && rounds.iter().any(|round| round.is_far)
+    }
+}
+
+/// The code of a round, which has blocks of its own.
+struct RoundCode<'b, 't> {
+    legs: [Option<LegCode<'b, 't>>; 2],
+    blocks: usize,
+    /// True if its legs connect this rank with far ones.
+    is_far: bool,
+}
+
+/// A role of every block, which serves one round in each.
+struct BlockRole {
+    name: String,
+    warps: u32,
+    copies: u32,
+    /// The legs of a round that it runs.
+    which: &'static [usize],
+    /// The rounds that it serves.
+    serves: Vec<usize>,
 }

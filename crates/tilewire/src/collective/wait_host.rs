@@ -130,7 +130,7 @@ impl SegmentWaits {
 
     /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way.
     fn settle(&self) -> bool {
-        self.proxies.iter().fold(false, |any, proxy| proxy.settle() || any)
+        self.proxies.iter().filter(|proxy| proxy.settle()).count() > 0
     }
 }
 
@@ -183,7 +183,7 @@ impl WaitHost for SegmentWaits {
 
     #[inline]
     fn progress(&self) -> bool {
-        self.proxies.iter().fold(false, |any, proxy| proxy.step() || any)
+        self.proxies.iter().filter(|proxy| proxy.step()).count() > 0
     }
 
     fn explain(&self, word: u64) -> String {
@@ -191,8 +191,11 @@ impl WaitHost for SegmentWaits {
     }
 
     fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool {
+        // Driven by the rank's thread from now on, if there is one.
+        let handed: Vec<&Arc<Proxy>> = self.proxies.iter().filter(|proxy| proxy.hand_over()).collect();
+        let is_own = |proxy: &&Arc<Proxy>| !handed.iter().any(|other| Arc::ptr_eq(other, proxy));
         // Nobody rings when a post is delivered, and others may be held until then.
-        let is_busy = || self.proxies.iter().any(|proxy| proxy.is_busy());
+        let is_busy = || self.proxies.iter().filter(is_own).any(|proxy| proxy.is_busy());
         let was_busy = is_busy();
         let timeout = if self.aborts.len() == 1 && !was_busy { timeout } else { timeout.min(Self::NAP) };
         // A carrier rings this bell when something arrives, which is then still to be taken.
@@ -200,7 +203,9 @@ impl WaitHost for SegmentWaits {
             self.progress();
             ready() || is_busy() && !was_busy
         };
-        self.doorbells[self.own].sleep(ready, timeout)
+        let is_ready = self.doorbells[self.own].sleep(ready, timeout);
+        handed.iter().for_each(|proxy| proxy.take_back());
+        is_ready
     }
 
     fn owner(&self, address: usize) -> usize {

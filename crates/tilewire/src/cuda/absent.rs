@@ -43,6 +43,10 @@ impl Stream {
     pub fn device(&self) -> &Device {
         &self.0
     }
+
+    pub fn is_capturing(&self) -> Result<bool, CudaError> {
+        match self.0.0 {}
+    }
 }
 
 impl Device {

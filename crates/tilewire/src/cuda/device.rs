@@ -1,6 +1,7 @@
 //! The driver and a GPU.
 
 use super::error::{Called, CudaError};
+use super::pinned::PinnedPool;
 use super::program::Code;
 use super::report::Reports;
 use super::residency::Residency;
@@ -24,6 +25,7 @@ pub struct Device {
     /// can do them while a peer's kernel spins.
     chores: sys::CUstream,
     reports: Reports,
+    pinned: PinnedPool,
     pub(super) residency: Mutex<Residency>,
     pub(super) calls: Calls,
     /// By their PTX, so that a kernel is assembled once. Weak, since a program keeps its device.
@@ -148,6 +150,7 @@ impl Device {
             multiprocessors,
             chores: std::ptr::null_mut(),
             reports: Reports::default(),
+            pinned: PinnedPool::default(),
             residency: Mutex::new(Residency::new(multiprocessors)),
             calls: Calls::default(),
             programs: Mutex::new(HashMap::new()),
@@ -229,6 +232,10 @@ impl Device {
         &self.reports
     }
 
+    pub(super) fn pinned(&self) -> &PinnedPool {
+        &self.pinned
+    }
+
     pub(super) fn programs(&self) -> MutexGuard<'_, HashMap<String, Weak<Code>>> {
         held(&self.programs)
     }
@@ -259,6 +266,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         if self.bind().is_ok() {
             self.reports.free();
+            self.pinned.free();
             if !self.chores.is_null() {
                 // SAFETY: created in `open_new`, destroyed once.
                 _ = unsafe { result::stream::destroy(self.chores) };

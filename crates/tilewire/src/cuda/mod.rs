@@ -15,6 +15,7 @@
 //! | `device.rs` | [`Device`]: the driver, a GPU, its context |
 //! | `buffer.rs` | [`Buffer`]: device memory, and tensors in it |
 //! | `adopted.rs` | device memory of others as tensors |
+//! | `pinned.rs` | host memory that kernels reach |
 //! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
 //! | `graph.rs` | [`Graph`]: recorded launches, to be replayed |
@@ -38,6 +39,7 @@ mod gang;
 mod graph;
 mod launch;
 mod mapped;
+mod pinned;
 mod program;
 mod report;
 mod residency;

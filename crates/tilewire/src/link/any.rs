@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::window::{WindowCall, WindowParts};
-use super::{MeshTransport, ShmTransport, Transport};
+use super::{Machine, MeshTransport, ShmTransport, Transport};
 use crate::cuda::Seat;
 use crate::hook::Block;
 use crate::schedule::Peer;
@@ -72,6 +72,8 @@ impl Transport for AnyTransport {
         fn world_size(&self) -> usize;
         fn link(&self, peer: Rank) -> LinkShape;
         fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+        fn machines(&self) -> Vec<Machine>;
+        fn domain(&self, rank: Rank) -> Option<usize>;
         fn door(&self) -> Option<&Door>;
         fn fail(&self, cause: Cause);
         fn seat(&self) -> Option<&Seat>;

@@ -1,5 +1,6 @@
 //! The interface of a transport to everything above it.
 
+use super::machine::Machine;
 use super::window::{WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
 use crate::hook::Block;
@@ -38,6 +39,22 @@ pub trait Transport {
     /// # Panics
     /// If there is no such peer.
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+
+    /// The machine of every rank, by rank: the same list on all ranks, told at the rendezvous. Default choices depend on
+    /// nothing else about machines.
+    ///
+    /// Without an implementation, every rank's machine is that of this rank. This is right if all ranks are on one
+    /// machine, or on machines of one kind.
+    fn machines(&self) -> Vec<Machine> {
+        vec![Machine::here(self.seat()); self.world_size()]
+    }
+
+    /// The number of a rank's domain: ranks of one domain reach each other by loads and stores, all others by posts. The
+    /// same on all ranks. The links between near ranks then have the constants of a rank's link to itself. `None` if
+    /// this is not known; no algorithm then makes use of domains.
+    fn domain(&self, _rank: Rank) -> Option<usize> {
+        None
+    }
 
     // ---- how launches wait and end ------------------------------------------------------------------------------
 

@@ -4,8 +4,12 @@
 
 use super::Transport;
 use crate::tensor::Memory;
-use crate::transport::layout::{PACKET, PACKET_DEPTH};
-use crate::transport::{LinkKind, Protocol, Transfer, TransferError, check_slots};
+use crate::transport::layout::{LINE, PACKET, PACKET_DEPTH};
+use crate::transport::proxy::MOST_LINES;
+use crate::transport::{
+    LinkKind, LinkShape, PeerMemory, PostedLines, PostedPeer, Protocol, Rank, Signals, There, Transfer, TransferError,
+    check_slots,
+};
 
 /// Checks that this transport can do this transfer with these buffers (input or output, whichever the caller has).
 ///
@@ -50,10 +54,13 @@ pub fn check_transfer(
     if peer == rank {
         return Err(TransferError::SelfTransfer { rank });
     }
-    if transport.endpoint(peer).is_none() {
+    let Some(endpoint) = transport.endpoint(peer) else {
         return Err(TransferError::Unreachable { rank, peer });
-    }
+    };
     let shape = transport.link(peer);
+    if let There::Posted(posted) = &endpoint.there {
+        check_posted(peer, &shape, &endpoint.here, posted)?;
+    }
     if shape.kind == LinkKind::Fabric && matches!(protocol, Protocol::Packet | Protocol::Direct { .. }) {
         let why = "the peer is reached by posts, which carry whole slots: use staged, or leave the primitive out";
         return Err(TransferError::Unable { protocol, why });
@@ -94,4 +101,31 @@ pub fn check_transfer(
             fits(window_bytes)
         }
     }
+}
+
+/// Checks that what lies between this rank and a peer that it posts to is as large as the link says. Kernels address it by
+/// the constants of the link alone, and a notice has 20 bits for a control line.
+fn check_posted(peer: Rank, shape: &LinkShape, here: &PeerMemory, posted: &PostedPeer) -> Result<(), TransferError> {
+    let &LinkShape { staging_bytes, max_blocks, max_slots, .. } = shape;
+    let slots = max_blocks.saturating_mul(max_slots);
+    let Signals { tail, head, .. } = &here.signals;
+    let room = [
+        ("the outbox", &posted.outbox, staging_bytes),
+        ("the staging", &here.staging, staging_bytes),
+        ("the area of TAILs", tail, slots.saturating_mul(LINE)),
+        ("the area of HEADs", head, slots.saturating_mul(LINE)),
+    ];
+    for (what, memory, needed) in room {
+        let bytes = memory.bytes();
+        if bytes < needed {
+            return Err(TransferError::PostedRoom { what, peer, bytes, needed });
+        }
+    }
+    let PostedLines { tail, head, ready, done, .. } = posted.lines;
+    let lines = [(tail, slots), (head, slots), (ready, max_blocks), (done, max_blocks)];
+    let lines = lines.map(|(first, count)| first.saturating_add(count as u64)).into_iter().max().unwrap_or(0);
+    if lines > MOST_LINES as u64 {
+        return Err(TransferError::ControlLines { peer, lines, max: MOST_LINES });
+    }
+    Ok(())
 }

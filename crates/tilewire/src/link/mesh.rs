@@ -1,40 +1,56 @@
 //! Domains of ranks that map each other's memory, joined by posts.
 
+mod domains;
+mod far;
+
 use super::window::{WindowCall, WindowParts};
-use super::{ShmOptions, ShmTransport, Transport};
-use crate::tensor::{Memory, Queue, Ring};
-use crate::transport::layout::{LINE, Layout};
-use crate::transport::proxy::{Lines, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, Target};
+use super::{Machine, ShmOptions, ShmTransport, Transport};
+#[cfg(feature = "cuda")]
+use super::{NvlOptions, NvlTransport};
+#[cfg(feature = "cuda")]
+use crate::cuda::Device;
+use crate::cuda::Seat;
+use crate::tensor::{Memory, Queue};
+use crate::transport::layout::{Geometry, LINE, Layout};
+use crate::transport::proxy::{Carrier, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, ProxyThread};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet, Ticket,
-    TransportError, World,
+    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
+    Ticket, TransportError, World,
 };
-use std::collections::HashMap;
+use domains::{are_apart, check, found};
+use far::{FarMemory, FarPeer, lines_of};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How large a [`MeshTransport`] is, and which ranks map each other's memory. The same on all ranks.
+///
+/// `sizes` are those of the transport within domains: [`ShmOptions`] on CPUs, `NvlOptions` on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MeshOptions {
-    /// The ranks of each domain. Every rank is in exactly one. `None`: all ranks of a process are one domain.
+pub struct MeshOptions<S = ShmOptions> {
+    /// The ranks of each domain. Every rank is in exactly one. `None`: the ranks that reach each other's memory are a
+    /// domain. On CPUs these are the ranks of one machine, on GPUs those whose kernels reach each other's devices.
     pub domains: Option<Vec<Vec<u32>>>,
     /// Sizes of staging and slots, for near and far peers alike.
-    pub sizes: ShmOptions,
+    pub sizes: S,
     /// Descriptors that the ring of posts holds; 1024 by default.
     pub ring: Option<usize>,
     /// Makes the carrier between domains delay and reorder writes, from this seed: for tests.
     pub seed: Option<u64>,
+    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs always have
+    /// one. The carrier between ranks of a process needs none.
+    pub thread: bool,
 }
 
 /// The largest ring: 64 MiB.
 const MOST_DESCRIPTORS: usize = 1 << 20;
+/// The usual one.
+const DESCRIPTORS: usize = 1024;
 
-impl MeshOptions {
+impl<S: Default> MeshOptions<S> {
     /// Every rank is a domain of its own: all peers are reached by posts.
-    pub fn alone(ranks: usize) -> MeshOptions {
+    pub fn alone(ranks: usize) -> MeshOptions<S> {
         MeshOptions { domains: Some((0..ranks as u32).map(|rank| vec![rank]).collect()), ..MeshOptions::default() }
     }
 }
@@ -42,7 +58,10 @@ impl MeshOptions {
 /// Ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All others are *far*:
 /// kernels fill an outbox and post it, and a proxy carries it to the peer.
 ///
-/// Ranks are threads of one process here, and the carrier between domains copies.
+/// Ranks are threads of one process here, and the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on
+/// GPUs (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+///
+/// [`rendezvous`]: MeshTransport::rendezvous
 ///
 /// ```
 /// use tilewire::link::{MeshOptions, MeshTransport};
@@ -59,59 +78,147 @@ impl MeshOptions {
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 pub struct MeshTransport {
-    near: ShmTransport,
+    /// Ends first: it uses what follows.
+    thread: Option<ProxyThread>,
+    near: Near,
     domains: Vec<Vec<u32>>,
-    /// By rank: what is put for a far peer; `None` for near ones.
-    outboxes: Vec<Option<Memory>>,
+    /// By rank; `None` for near ones.
+    far: Vec<Option<FarPeer>>,
+    /// This rank's control lines that far peers move.
+    lines: Memory,
     /// What kernels bind to post.
     queue: Queue,
     door: Door,
     ends: Vec<Arc<LoopEnd>>,
 }
 
+/// What connects the ranks of a domain. It spans the whole world: far peers have their tickets, status lines and abort
+/// words there, and kernels use none of its memory for them.
+enum Near {
+    Shm(Box<ShmTransport>),
+    #[cfg(feature = "cuda")]
+    Nvl(Box<NvlTransport>),
+}
+
+impl Near {
+    fn transport(&self) -> &dyn Transport {
+        match self {
+            Near::Shm(near) => &**near,
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => &**near,
+        }
+    }
+
+    fn layout(&self) -> &Layout {
+        match self {
+            Near::Shm(near) => near.layout(),
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => near.layout(),
+        }
+    }
+
+    /// Abort words and doorbells.
+    fn control(&self) -> &SegmentSet {
+        match self {
+            Near::Shm(near) => near.segments(),
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => near.control(),
+        }
+    }
+
+    fn close(self) -> Result<(), TransportError> {
+        match self {
+            Near::Shm(near) => near.close(),
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => near.close(),
+        }
+    }
+}
+
+/// What a rank has before it knows the carriers of the others.
+struct Half {
+    near: Near,
+    domains: Vec<Vec<u32>>,
+    far: FarMemory,
+}
+
 impl MeshTransport {
-    /// Makes a transport. Collective: every rank of the world calls it, with the same options.
+    /// Makes a transport of ranks on CPUs. Collective: every rank of the world calls it, with the same options.
     pub fn rendezvous(world: &World, options: MeshOptions) -> Result<MeshTransport, TransportError> {
-        let MeshOptions { domains, sizes, ring, seed } = options;
-        let (shared, deadline, ranks) = (Shared::of(world), world.deadline(), Shared::of(world).size());
-        let domains = domains.unwrap_or_else(|| vec![(0..ranks as u32).collect()]);
-        let objection = (check_domains(&domains, ranks).err())
-            .or_else(|| (!shared.are_threads()).then_some(not_threads()))
-            .or_else(|| too_many_lines(&sizes, ranks))
-            .or_else(|| ring.and_then(bad_ring));
-        Parameters::new("mesh")
-            .with("domains", format!("{domains:?}"))
-            .with("ring", format!("{ring:?}"))
-            .with("seed", format!("{seed:?}"))
-            .object(objection)
-            .agree(&shared, &[], deadline)?;
-        let near = ShmTransport::rendezvous(world, sizes)?;
-        let (me, layout, segments) = (world.rank(), near.layout().clone(), near.segments());
-        let is_far = |peer: Rank| domain_of(&domains, peer) != domain_of(&domains, me);
-        let outboxes: Vec<Option<Memory>> = Rank::all(ranks)
-            .map(|peer| is_far(peer).then(|| Memory::zeroed_shared(layout.geometry().per_peer_bytes)))
-            .collect();
-        let end = Arc::new(LoopEnd::new(targets(&layout, segments, me), segments.doorbell(me.index())));
-        let ends = shared.show("mesh", end, deadline)?.expect("ranks are threads");
-        let ring = Ring::new(ring.unwrap_or(1024));
-        let queue = ring.queue(0);
-        let lines = |rank: Rank| lines_of(&layout, rank);
-        let to = |peer: Rank| {
-            is_far(peer).then(|| PostedTo { regions: vec![layout.geometry().per_peer_bytes as u64], lines: lines(me) })
+        let geometry = options.sizes.geometry(world.size());
+        let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
+        let reaches = |me: &domains::Place, other: &domains::Place| Ok(me.is_on_host_of(other));
+        let domains = agreed(&shared, &options, "cpu", geometry, Default::default(), reaches)?;
+        let near = ShmTransport::rendezvous(world, options.sizes)?;
+        let far = FarMemory::of_cpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
+        Half { near: Near::Shm(Box::new(near)), domains, far }.meet(&shared, &options)
+    }
+
+    /// Makes a transport of ranks on GPUs. Collective, as [`rendezvous`](Self::rendezvous).
+    ///
+    /// Ranks that share a device run beside each other there, also ranks of different domains. Several devices were never
+    /// tried.
+    ///
+    /// ```no_run
+    /// use tilewire::cuda::Device;
+    /// use tilewire::link::{MeshOptions, MeshTransport, Tensors};
+    /// use tilewire::{World, all_reduce};
+    ///
+    /// World::threads(4).run(|world| {
+    ///     let domains = Some(vec![vec![0, 1], vec![2, 3]]);
+    ///     let options = MeshOptions { domains, ..Default::default() };
+    ///     let link = MeshTransport::rendezvous_on(&world, &Device::open(0)?, options)?;
+    ///     let (x, y) = (link.tensor(&[1.0f32; 1000])?, link.zeros::<f32>(1000)?);
+    ///     let mut sum = all_reduce(&link, &y, &x).build()?;
+    ///     sum.run()?;
+    ///     sum.sync()?; // the launch has ended, and what it posted is delivered
+    ///     assert_eq!(y.get(0), 4.0);
+    ///     drop(sum);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    #[cfg(feature = "cuda")]
+    pub fn rendezvous_on(
+        world: &World,
+        device: &Arc<Device>,
+        options: MeshOptions<NvlOptions>,
+    ) -> Result<MeshTransport, TransportError> {
+        let geometry = options.sizes.geometry(world.size());
+        let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
+        let named = (device.ordinal().to_string(), device.uuid());
+        let reaches = |_: &domains::Place, other: &domains::Place| reaches_place(device, other);
+        let domains = agreed(&shared, &options, "gpu", geometry, named, reaches)?;
+        let near = NvlTransport::rendezvous(world, device, options.sizes)?;
+        let far = FarMemory::of_gpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
+        let far = shared.all_have("mesh", far, world.deadline())?;
+        Half { near: Near::Nvl(Box::new(near)), domains, far }.meet(&shared, &options)
+    }
+
+    /// Transports of several ranks on one device, all played by one thread, as
+    /// [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks). Without `domains` they are one domain.
+    #[cfg(feature = "cuda")]
+    pub fn virtual_ranks(
+        device: &Arc<Device>,
+        count: usize,
+        options: MeshOptions<NvlOptions>,
+    ) -> Result<Vec<MeshTransport>, TransportError> {
+        let domains = options.domains.clone().unwrap_or_else(|| vec![(0..count as u32).collect()]);
+        check(&domains, count)?;
+        objections(&options, options.sizes.geometry(count)).map_or(Ok(()), Err)?;
+        let near = NvlTransport::virtual_ranks(device, count, options.sizes)?;
+        let half = |near: NvlTransport| {
+            let is_far = |peer| are_apart(&domains, peer, near.rank());
+            let far = FarMemory::of_gpu(&near, is_far, options.ring.unwrap_or(DESCRIPTORS))?;
+            Ok(Half { near: Near::Nvl(Box::new(near)), domains: domains.clone(), far })
         };
-        let proxy = Arc::new(Proxy::new(ProxyParts {
-            rank: me.index(),
-            ring,
-            carrier: Box::new(LoopCarrier::new(me.index(), ends.clone(), seed)),
-            peers: Rank::all(ranks).map(to).collect(),
-            sources: outboxes.iter().flatten().cloned().collect(),
-            segment: segments.segment(me.index()),
-            inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(lines).collect(),
-            doorbell: segments.doorbell(me.index()),
-            aborts: segments.aborts(),
-        }));
-        let door = near.door().expect("shared memory has a door").clone().with_proxy(proxy);
-        Ok(MeshTransport { near, domains, outboxes, queue, door, ends })
+        let halves = near.into_iter().map(half).collect::<Result<Vec<Half>, TransportError>>()?;
+        let ends: Vec<Arc<LoopEnd>> = halves.iter().map(|half| Arc::new(half.end())).collect();
+        let whole = |half: Half| {
+            let carrier = LoopCarrier::new(half.rank().index(), ends.clone(), options.seed);
+            half.over(Box::new(carrier), ends.clone(), true)
+        };
+        halves.into_iter().map(whole).collect()
     }
 
     /// The ranks of each domain.
@@ -121,7 +228,7 @@ impl MeshTransport {
 
     /// True if the peer is reached by posts.
     pub fn is_far(&self, peer: Rank) -> bool {
-        self.outboxes.get(peer.index()).is_some_and(Option::is_some)
+        self.far.get(peer.index()).is_some_and(Option::is_some)
     }
 
     /// Bytes that have come to this rank by posts.
@@ -131,22 +238,137 @@ impl MeshTransport {
 
     /// Ends it, when all ranks have come to do so. Collective, as [`ShmTransport::close`].
     pub fn close(self) -> Result<(), TransportError> {
-        self.near.close()
+        let MeshTransport { thread, near, door, .. } = self;
+        if let (Some(seat), Some(proxy), None) = (near.transport().seat(), door.proxy(), door.broken()) {
+            // Launches that nobody waited for, and replays.
+            seat.stream.sync()?;
+            proxy.landed();
+            proxy.drain(door.deadline().map_or(Deadline::never(), Deadline::after))?;
+        }
+        // The thread goes on until all ranks have closed.
+        let closed = near.close();
+        drop(thread);
+        closed
     }
 }
 
-fn domain_of(domains: &[Vec<u32>], rank: Rank) -> Option<usize> {
-    domains.iter().position(|domain| domain.contains(&rank.number()))
+#[cfg(test)]
+impl MeshTransport {
+    /// Ranks of a process, all alone, over carriers that `wrap` makes of the usual ones. Collective.
+    pub(crate) fn over_carriers(
+        world: &World,
+        sizes: ShmOptions,
+        wrap: impl FnOnce(LoopCarrier) -> Box<dyn Carrier>,
+    ) -> Result<MeshTransport, TransportError> {
+        let options = MeshOptions { sizes, ..MeshOptions::alone(world.size()) };
+        let (near, domains) = (ShmTransport::rendezvous(world, sizes)?, options.domains.unwrap_or_default());
+        let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), DESCRIPTORS);
+        let half = Half { near: Near::Shm(Box::new(near)), domains, far };
+        let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
+        let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
+        half.over(carrier, ends, false)
+    }
 }
 
-/// Every rank is in exactly one domain.
-fn check_domains(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportError> {
-    let mut all: Vec<u32> = domains.iter().flatten().copied().collect();
-    all.sort_unstable();
-    if all.iter().copied().eq(0..ranks as u32) && domains.iter().all(|domain| !domain.is_empty()) {
-        return Ok(());
+impl Half {
+    fn rank(&self) -> Rank {
+        self.near.transport().rank()
     }
-    Err(TransportError::Domains { domains: domains.to_vec(), ranks })
+
+    fn end(&self) -> LoopEnd {
+        LoopEnd::new(self.far.targets(), self.far.bell.clone())
+    }
+
+    /// Joins the ranks of a process by carriers that copy. Collective.
+    fn meet<S>(self, world: &Shared, options: &MeshOptions<S>) -> Result<MeshTransport, TransportError> {
+        let ends = world.show("mesh", Arc::new(self.end()), world.deadline())?.expect("ranks are threads");
+        let carrier = LoopCarrier::new(self.rank().index(), ends.clone(), options.seed);
+        self.over(Box::new(carrier), ends, options.thread)
+    }
+
+    /// The transport over a carrier. `thread`: the proxy has one although nothing here needs it.
+    fn over(
+        self,
+        carrier: Box<dyn Carrier>,
+        ends: Vec<Arc<LoopEnd>>,
+        thread: bool,
+    ) -> Result<MeshTransport, TransportError> {
+        let (me, Half { near, domains, far }) = (self.rank(), self);
+        let (layout, control, ranks) = (near.layout(), near.control(), near.transport().world_size());
+        let is_far = |peer: Rank| far.peers[peer.index()].is_some();
+        let (queue, sources, segment) = (far.ring.queue(0), far.outboxes(), far.lines.clone());
+        let to = |peer: Rank| {
+            let regions = vec![layout.geometry().per_peer_bytes as u64];
+            is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
+        };
+        let proxy = Arc::new(Proxy::new(ProxyParts {
+            rank: me.index(),
+            carrier,
+            peers: Rank::all(ranks).map(to).collect(),
+            sources,
+            segment,
+            inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(|peer| lines_of(layout, peer)).collect(),
+            doorbell: far.bell.clone(),
+            aborts: control.aborts(),
+            ring: far.ring,
+        }));
+        let (on_gpu, has_far) = (near.transport().seat().is_some(), far.peers.iter().any(Option::is_some));
+        #[cfg(feature = "cuda")]
+        if let Near::Nvl(near) = &near {
+            near.post_by(&proxy);
+        }
+        let thread = match has_far && (thread || on_gpu) {
+            // On a CPU, waiting threads sleep on the rank's doorbell, and this thread must not be counted there: each
+            // signal of a near peer would wake it.
+            true if on_gpu => Some(ProxyThread::start(&proxy, far.bell)?),
+            true => Some(ProxyThread::start_alone(&proxy)?),
+            false => None,
+        };
+        let door = near.transport().door().expect("both have a door").clone().with_proxy(proxy);
+        Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, ends })
+    }
+}
+
+/// True if kernels of a device reach the memory of a rank at this place.
+#[cfg(feature = "cuda")]
+fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, TransportError> {
+    if other.device == device.uuid() {
+        return Ok(true);
+    }
+    // Written for several devices of a process, never run.
+    let ordinal = other.ordinal.parse().ok().filter(|_| other.is_in_this_process());
+    let peer = ordinal.map(Device::open).transpose()?;
+    Ok(peer.map(|peer| device.reaches(&peer)).transpose()?.unwrap_or(false))
+}
+
+/// Agrees on the domains, once all ranks have told their options and nobody objects. Collective.
+fn agreed<S: fmt::Debug>(
+    world: &Shared,
+    options: &MeshOptions<S>,
+    engine: &'static str,
+    geometry: Geometry,
+    device: (String, String),
+    reaches: impl Fn(&domains::Place, &domains::Place) -> Result<bool, TransportError>,
+) -> Result<Vec<Vec<u32>>, TransportError> {
+    let ranks = world.size();
+    let objection = (options.domains.as_ref().and_then(|given| check(given, ranks).err()))
+        .or_else(|| (!world.are_threads()).then_some(not_threads()))
+        .or_else(|| objections(options, geometry));
+    Parameters::new("mesh")
+        .with("engine", engine)
+        .with("domains", format!("{:?}", options.domains))
+        .with("ring", format!("{:?}", options.ring))
+        .with("seed", format!("{:?}", options.seed))
+        .object(objection)
+        .agree(world, &[], world.deadline())?;
+    match &options.domains {
+        Some(given) => Ok(given.clone()),
+        None => found(world, device, reaches),
+    }
+}
+
+fn objections<S>(options: &MeshOptions<S>, geometry: Geometry) -> Option<TransportError> {
+    too_many_lines(geometry).or_else(|| options.ring.and_then(bad_ring))
 }
 
 fn not_threads() -> TransportError {
@@ -161,47 +383,29 @@ fn bad_ring(ring: usize) -> Option<TransportError> {
 }
 
 /// Notices name control lines by 20 bits.
-fn too_many_lines(sizes: &ShmOptions, ranks: usize) -> Option<TransportError> {
-    let layout = Layout::new(sizes.geometry(ranks))?;
+fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
+    let layout = Layout::new(geometry)?;
     let lines = layout.done().end / LINE;
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
-        value: sizes.geometry(ranks).max_slots,
-        expected: format!("small enough that a rank has at most {MOST_LINES} control lines; it has {lines}"),
+        value: geometry.max_slots,
+        expected: format!(
+            "small enough, or max_blocks_per_peer, that a rank has at most {MOST_LINES} control lines; it has {lines}"
+        ),
     })
-}
-
-/// The lines that a rank moves in any other rank's segment.
-fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
-    let of = |area: Range<usize>, matched: bool| {
-        let part = layout.of_peer(&area, writer.index());
-        Lines { numbers: (part.start / LINE) as u64..(part.end / LINE) as u64, matched }
-    };
-    vec![of(layout.tails(), true), of(layout.heads(), false), of(layout.ready(), true), of(layout.done(), true)]
-}
-
-/// What each sender may write of this rank's segment.
-fn targets(layout: &Layout, segments: &SegmentSet, me: Rank) -> HashMap<(usize, Target), Memory> {
-    let segment = segments.segment(me.index());
-    let of = |sender: usize| {
-        let (staging, lines) = (layout.peer_staging(sender), 0..layout.done().end);
-        let part = |range: Range<usize>| segment.part(range.start, range.len());
-        [((sender, Target::Region(0)), part(staging)), ((sender, Target::Lines), part(lines))]
-    };
-    (0..segments.world_size()).flat_map(of).collect()
 }
 
 impl Transport for MeshTransport {
     fn rank(&self) -> Rank {
-        self.near.rank()
+        self.near.transport().rank()
     }
 
     fn world_size(&self) -> usize {
-        self.near.world_size()
+        self.near.transport().world_size()
     }
 
     fn link(&self, peer: Rank) -> LinkShape {
-        let shape = self.near.link(peer);
+        let shape = self.near.transport().link(peer);
         match self.is_far(peer) {
             true => LinkShape { kind: LinkKind::Fabric, packet_bytes: 0, ..shape },
             false => shape,
@@ -209,15 +413,23 @@ impl Transport for MeshTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
-        let Some(outbox) = &self.outboxes[peer.index()] else { return self.near.endpoint(peer) };
+        let Some(far) = &self.far[peer.index()] else { return self.near.transport().endpoint(peer) };
         let (layout, me) = (self.near.layout(), self.rank());
         let posted = PostedPeer {
             peer: peer.number(),
             queue: self.queue.clone(),
-            outbox: outbox.clone(),
+            outbox: far.outbox.clone(),
             lines: PostedLines::of(layout, me),
         };
-        Some(PeerEndpoint::posted(layout, (me, &self.near.segments().segment(me.index())), posted))
+        Some(PeerEndpoint::posted_in(layout, me, far.here(&self.lines), posted))
+    }
+
+    fn machines(&self) -> Vec<Machine> {
+        self.near.transport().machines()
+    }
+
+    fn domain(&self, rank: Rank) -> Option<usize> {
+        self.domains.iter().position(|domain| domain.contains(&rank.number()))
     }
 
     #[inline]
@@ -226,35 +438,39 @@ impl Transport for MeshTransport {
     }
 
     fn fail(&self, cause: Cause) {
-        self.near.fail(cause);
+        self.near.transport().fail(cause);
+    }
+
+    fn seat(&self) -> Option<&Seat> {
+        self.near.transport().seat()
     }
 
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
-        self.near.ticket(pairing, peer)
+        self.near.transport().ticket(pairing, peer)
     }
 
     fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
-        self.near.tell(ticket, card)
+        self.near.transport().tell(ticket, card)
     }
 
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        self.near.hear(ticket, deadline)
+        self.near.transport().hear(ticket, deadline)
     }
 
     fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
-        self.near.describe(peer, operation)
+        self.near.transport().describe(peer, operation)
     }
 
     fn is_dense(&self) -> bool {
-        self.outboxes.iter().any(Option::is_some)
+        self.far.iter().any(Option::is_some)
     }
 
     fn memory(&self, bytes: usize) -> Result<Memory, TransportError> {
-        self.near.memory(bytes)
+        self.near.transport().memory(bytes)
     }
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
-        let parts = self.near.window_memory(call)?;
+        let parts = self.near.transport().window_memory(call)?;
         Ok(parts.without(|rank| self.is_far(rank)))
     }
 

@@ -18,7 +18,9 @@
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
+//! | `mesh/domains.rs`, `mesh/far.rs` | which ranks are near each other; the memory of posts |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
+//! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |
 //! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
@@ -31,15 +33,18 @@ mod default_sizes;
 mod fitness;
 #[cfg(feature = "cuda")]
 mod gpu_memory;
+mod machine;
 mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod shm;
 mod window;
 
+pub use crate::processor::Processor;
 pub use any::AnyTransport;
 pub use contract::{Tensors, Transport};
 pub use fitness::check_transfer;
+pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};

@@ -6,9 +6,10 @@
 //!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that can reach it
 //! ```
 
-use super::Transport;
 use super::gpu_memory::{Sharing, own_memory, share};
+use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
+use super::{Machine, Transport};
 use crate::cuda::{AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream};
 use crate::tensor::{Between, Memory};
 use crate::transport::bootstrap::LocalBootstrap;
@@ -16,6 +17,7 @@ use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
 use crate::transport::meeting::Meeting;
 use crate::transport::pairing::Names;
+use crate::transport::proxy::Proxy;
 use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
@@ -24,8 +26,8 @@ use crate::transport::{
     PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Verdict, World,
 };
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -127,10 +129,13 @@ pub struct NvlTransport {
     /// The device of every rank: its number in its process, and its name for all processes.
     ordinals: Vec<u32>,
     devices: Vec<String>,
+    machines: Vec<Machine>,
     control: SegmentSet,
     door: Door,
     watch: Watch,
     watcher: Watcher,
+    /// What carries posts of this rank's kernels to others, if anything does.
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
 }
 
 /// What a rank makes for itself: control segments and their watch, the device memory of all ranks, the seat of its
@@ -143,6 +148,7 @@ struct Places {
     segments: Vec<Option<Memory>>,
     ordinals: Vec<u32>,
     devices: Vec<String>,
+    machines: Vec<Machine>,
 }
 
 /// The number of the next rendezvous of this process.
@@ -164,7 +170,7 @@ impl NvlTransport {
         };
         // Relaxed: it only has to differ each time.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let said = Parameters::new("nvl")
+        let said = (Machine::of_device(device, 1).say(Parameters::new("nvl")))
             .with("per_peer_bytes", geometry.per_peer_bytes)
             .with("max_blocks_per_peer", geometry.max_blocks_per_peer)
             .with("max_slots", geometry.max_slots)
@@ -174,7 +180,8 @@ impl NvlTransport {
             .with("device", device.uuid())
             .with("serial", serial)
             .object(objection)
-            .agree(&world, &["ordinal", "device", "serial"], deadline)?;
+            .agree(&world, &[MACHINE, "ordinal", "device", "serial"], deadline)?;
+        let machines = Machine::heard(&said)?;
         let layout = layout.expect("whoever has no layout objects");
         let last = |of: &Vec<String>, back: usize| of[of.len() - back].clone();
         let serial = last(&said[0], 1);
@@ -182,7 +189,9 @@ impl NvlTransport {
         let ordinals: Vec<u32> = said.iter().map(|of| last(of, 3).parse().unwrap_or(0)).collect();
         let made = Self::make(&world, device, &layout, &ordinals, &devices);
         let (control, watch, segments, seat) = world.all_have("nvl", made, deadline)?;
-        let places = Places { seat, segments, ordinals, devices };
+        let sharers = |device: &String| devices.iter().filter(|of| *of == device).count();
+        let machines = machines.into_iter().zip(&devices).map(|(of, device)| of.shared_by(sharers(device))).collect();
+        let places = Places { seat, segments, ordinals, devices, machines };
         Self::assemble(world, serial, layout, options.copies as u32, places, (control, watch))
     }
 
@@ -252,7 +261,8 @@ impl NvlTransport {
             let seat = Seat { stream, abort, sharers: count as u32, launches };
             let segments = buffers.iter().map(|buffer| Some(buffer.memory())).collect();
             let (ordinals, devices) = (vec![device.ordinal(); count], vec![device.uuid(); count]);
-            let places = Places { seat, segments, ordinals, devices };
+            let machines = vec![Machine::of_device(device, count); count];
+            let places = Places { seat, segments, ordinals, devices, machines };
             let (serial, copies) = (serial.clone(), options.copies as u32);
             Self::assemble(world, serial, layout.clone(), copies, places, (control, watch))
         };
@@ -264,7 +274,7 @@ impl NvlTransport {
         serial: String,
         layout: Layout,
         copies: u32,
-        Places { seat, segments, ordinals, devices }: Places,
+        Places { seat, segments, ordinals, devices, machines }: Places,
         (control, watch): (SegmentSet, Watch),
     ) -> Result<NvlTransport, TransportError> {
         let own = control.rank();
@@ -272,9 +282,44 @@ impl NvlTransport {
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("nvl/{serial}"), &control, departures);
         let door = desk.door(&control);
-        let stalls = StallWatch::new(own, desk.status.clone(), desk.names().clone());
+        let proxy = Arc::default();
+        let stalls = StallWatch::new(own, desk.status.clone(), desk.names().clone(), Arc::clone(&proxy));
         let watcher = Watcher::start(abort, doorbell, seat.clone(), stalls)?;
-        Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, door, watch, watcher })
+        Ok(NvlTransport {
+            desk,
+            layout,
+            copies,
+            seat,
+            segments,
+            ordinals,
+            devices,
+            machines,
+            control,
+            door,
+            watch,
+            watcher,
+            proxy,
+        })
+    }
+
+    /// Posts of this rank's kernels are on their way until this proxy has delivered them: no wait is judged before.
+    pub(super) fn post_by(&self, proxy: &Arc<Proxy>) {
+        _ = self.proxy.set(proxy.clone());
+    }
+
+    /// The layout of every rank's segment.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Abort words and doorbells.
+    pub(super) fn control(&self) -> &SegmentSet {
+        &self.control
+    }
+
+    /// This rank's segment.
+    pub(super) fn own_segment(&self) -> &Memory {
+        self.segments[self.rank().index()].as_ref().expect("a rank reaches its own memory")
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -348,6 +393,10 @@ impl Transport for NvlTransport {
         Some(PeerEndpoint::between(&self.layout, (self.rank(), mine), (peer, theirs)))
     }
 
+    fn machines(&self) -> Vec<Machine> {
+        self.machines.clone()
+    }
+
     #[inline]
     fn door(&self) -> Option<&Door> {
         Some(&self.door)
@@ -409,6 +458,7 @@ struct StallWatch {
     rank: usize,
     status: Status,
     names: Names,
+    proxy: Arc<OnceLock<Arc<Proxy>>>,
     /// The last two different marks, each with the probe that was read before it.
     seen: [(u64, u64); 2],
     /// The published wait. `looks` counts the looks since then: of a launch's several waits, each look may see another.
@@ -420,8 +470,14 @@ impl StallWatch {
     /// Time between two looks.
     const PERIOD: Duration = Duration::from_millis(20);
 
-    fn new(rank: usize, status: Status, names: Names) -> StallWatch {
-        StallWatch { rank, status, names, seen: [(0, 0); 2], told: None, looks: 0 }
+    fn new(rank: usize, status: Status, names: Names, proxy: Arc<OnceLock<Arc<Proxy>>>) -> StallWatch {
+        StallWatch { rank, status, names, proxy, seen: [(0, 0); 2], told: None, looks: 0 }
+    }
+
+    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way: they may end the
+    /// wait of another rank, although this one waits.
+    fn settle(&self) -> bool {
+        self.proxy.get().is_some_and(|proxy| proxy.settle())
     }
 
     /// Looks before another wait of the same launch is published: long enough for two ranks to answer each other. A
@@ -447,11 +503,15 @@ impl StallWatch {
         // If the device is gone, nothing is known about it.
         if let Some(since) = self.status.host_waits_since()
             && stream.is_idle().unwrap_or(false)
+            // What ended launches posted is theirs to give until it is delivered.
+            && !self.settle()
         {
             self.status.device_is_idle(since);
         }
         let (host_waits, probe) = (stream.host_waits(), self.status.device_probe());
-        let stalled = launches.stalled();
+        // After the probe, and before the mark: the kernel's next poll finds what had arrived when the probe was read.
+        let posts = self.settle();
+        let stalled = launches.stalled().filter(|_| !posts);
         // Read after the mark: a wait that gives up reports first, and then takes its mark back.
         match launches.reported() {
             Some(CudaError::OtherOperation(by)) => return self.tell_of(&by),

@@ -1,8 +1,9 @@
 //! The transport of ranks on one machine: every rank maps every rank's segment, which is cut as
 //! [`layout`](crate::transport::layout) says.
 
-use super::Transport;
+use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
+use super::{Machine, Transport};
 use crate::tensor::{Memory, Purpose};
 use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
@@ -119,6 +120,7 @@ impl ShmOptions {
 pub struct ShmTransport {
     desk: Desk,
     layout: Layout,
+    machines: Vec<Machine>,
     table: PeerTable,
     buffers: LocalBuffers,
     segments: SegmentSet,
@@ -161,7 +163,7 @@ impl ShmTransport {
         };
         // Relaxed: it only has to differ each time.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let said = Parameters::new("shm")
+        let said = (Machine::here(None).say(Parameters::new("shm")))
             .with("per_peer_bytes", geometry.per_peer_bytes)
             .with("max_blocks_per_peer", geometry.max_blocks_per_peer)
             .with("max_slots", geometry.max_slots)
@@ -169,7 +171,8 @@ impl ShmTransport {
             .with("packet_bytes", geometry.packet_bytes)
             .with("serial", serial)
             .object(objection)
-            .agree(&world, &["serial"], deadline)?;
+            .agree(&world, &[MACHINE, "serial"], deadline)?;
+        let machines = Machine::heard(&said)?;
         let layout = layout.expect("whoever has no layout objects");
         let serial = said[0].last().expect("the serial is the last value").clone();
         // If the parts are smaller, a huge page would hold those of several peers.
@@ -183,7 +186,7 @@ impl ShmTransport {
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("shm/{serial}"), &segments, departures);
         let door = desk.door(&segments);
-        Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, door, watch })
+        Ok(ShmTransport { desk, layout, machines, table, buffers: LocalBuffers::default(), segments, door, watch })
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -299,6 +302,10 @@ impl Transport for ShmTransport {
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let of = |rank: Rank| self.segments.segment(rank.index());
         Some(PeerEndpoint::between(&self.layout, (self.rank(), &of(self.rank())), (peer, &of(peer))))
+    }
+
+    fn machines(&self) -> Vec<Machine> {
+        self.machines.clone()
     }
 
     #[inline]

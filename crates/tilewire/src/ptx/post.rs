@@ -83,7 +83,7 @@ impl RoleCode<'_> {
         let head = self.t.d("or.b64", &[&known, &target]);
         // A rank that does not exist must not change the other fields.
         let peer = self.value(peer);
-        let peer = self.t.d("and.b64", &[&peer, &Hex(u32::MAX.into())]);
+        let peer = self.t.d("min.u64", &[&peer, &Hex(u32::MAX.into())]);
         let head = self.t.d("or.b64", &[&head, &peer]);
         let [source, destination, bytes] = match span {
             Some(PostSpan { src, dst, bytes }) => {

@@ -263,6 +263,10 @@ impl Transport for RehearsalRank {
         Some(PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer))))
     }
 
+    fn domain(&self, rank: Rank) -> Option<usize> {
+        self.world.domains.get(rank.index()).copied()
+    }
+
     fn is_dense(&self) -> bool {
         self.world.domains.iter().any(|domain| *domain != self.world.domains[0])
     }

@@ -186,6 +186,7 @@ pub(crate) fn send_bulk_any<'t>(
     }
     let (first, by) = pipeline.turns();
     let stages = Stages::new(r, plan, packing, by);
+    packing.note_whole(r, plan.staged.slot_bytes);
     let behind = by * plan.behind() as i64;
     // The slot of an earlier step, whose copies are complete.
     let filled = |step: Value<'t, i64>| {

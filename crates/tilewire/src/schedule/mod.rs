@@ -26,6 +26,7 @@
 //! | `bulk.rs` | the same with asynchronous copies through scratch: [`send_bulk`], [`recv_bulk`] |
 //! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`share_packets`], [`recv_packets`] |
 //! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
+//! | `relay.rs` | tiles of far ranks that go on to near ranks: [`relay_tiles`], [`recv_relayed`] |
 //! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`], [`reduce_windows`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ mod packing;
 mod peer;
 mod posted;
 mod reduce;
+mod relay;
 mod ring;
 mod staged;
 mod tiling;
@@ -47,6 +49,7 @@ pub(crate) use bulk::{recv_bulk_any, send_bulk_any};
 pub(crate) use direct::{DirectTo, send_direct_any};
 pub use direct::{recv_direct, send_direct};
 pub(crate) use packet::recv_packets_any;
+pub(crate) use relay::{recv_relayed_any, relay_tiles_any};
 pub(crate) use ring::ring_gather_any;
 pub(crate) use staged::{recv_tiles_any, send_tiles_any};
 
@@ -56,6 +59,7 @@ pub use peer::{LoadStore, Peer, Reach, Span, Spans, Word};
 pub use posted::PostedReach;
 
 pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
+pub use relay::{Relay, recv_relayed, relay_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
 pub use tiling::{Leg, Spot, Tile, Tiling};

@@ -6,7 +6,7 @@
 //! The last of several parts may be shared by groups of neighbours (a scale). It is then stored once per group.
 
 use super::peer::{Peer, Span};
-use crate::hook::{self, Payload, Value};
+use crate::hook::{self, Payload, RoleCtx, Value};
 use crate::ir::Type;
 
 /// How the parts of up to `elements` elements are packed side by side.
@@ -87,6 +87,14 @@ impl Packing {
     /// Bytes of all parts.
     pub fn bytes(&self) -> usize {
         self.offset(self.types.len())
+    }
+
+    /// Records the bytes of a whole tile in a slot. No mapped link reads this constant, and posted links send exact
+    /// [spans](Self::spans) instead. But an op takes a number even if nobody reads its value, and constants that are
+    /// hoisted stand where the first of their value stood. So without it kernels for mapped peers would compute the
+    /// same with other register numbers, and nobody could tell by comparing texts that they are the same.
+    pub(super) fn note_whole(&self, r: &RoleCtx<'_>, slot_bytes: usize) {
+        _ = r.constant(self.bytes().min(slot_bytes) as i64);
     }
 
     /// The bytes of a tile of `positions` positions without gaps, in a slot from byte `base` on: a span for each part.

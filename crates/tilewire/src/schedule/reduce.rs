@@ -45,20 +45,25 @@ pub fn reduce_tiles<'t>(
     combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
     let packing = Packing::new(types, tiling.tile_len());
+    packing.note_whole(r, onward.slot_bytes);
     let receives: Vec<_> = from.iter().map(|ops| StagedRecv::begin(r, ops, plan)).collect();
     let sends: Vec<_> = to.iter().map(|ops| StagedSend::begin(r, ops, onward)).collect();
     let steps = tiling.for_tiles(r, |step, tile| {
         let full: Vec<SlotAt<'t>> = receives.iter().map(|receive| receive.arrived(step)).collect();
         let free: Vec<SlotAt<'t>> = sends.iter().map(|send| send.free(step)).collect();
         let region = full.first().zip(from.first()).and_then(|(at, ops)| at.region(r, ops));
-        tile.each(r, |spot| {
+        let each = |spot: Spot<'t>| {
             let got = from.iter().zip(&full);
             let got = got.map(|(peer, at)| packing.get(peer, at.offset, spot.index).only());
             let x = combine(&Leg { spot, step, slot: full.first().copied(), region }, &got.collect::<Vec<_>>());
             for (peer, at) in to.iter().zip(&free) {
                 packing.put(peer, at.offset, spot.index, x.into());
             }
-        });
+        };
+        match from.first().or(to.first()) {
+            Some(peer) => tile.each_at(r, peer, each),
+            None => tile.each(r, each),
+        }
         receives.iter().zip(&full).for_each(|(receive, at)| receive.emptied(at));
         let spans = |base| packing.spans(base, tile.positions());
         sends.iter().zip(&free).for_each(|(send, at)| send.filled_in_parts(at, &spans));

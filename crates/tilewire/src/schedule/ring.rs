@@ -57,6 +57,7 @@ pub(crate) fn ring_gather_any<'t>(
     keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
 ) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
+    packing.note_whole(r, plan.slot_bytes);
     let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
     let rounds = ranks as i64 - 1;
     let tiles = tiling.for_tiles(r, |number, tile| {
@@ -124,9 +125,12 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
     let tiles = tiling.for_tiles(r, |number, tile: Tile<'t>| {
         let first = number * steps;
         let of = |shard: usize| tile.within(r, len(shard));
-        let spans = |packing: Packing, shard: usize| move |base| packing.spans(base, of(shard).positions());
+        let spans = |packing: Packing, shard: usize| {
+            packing.note_whole(r, plan.slot_bytes);
+            move |base| packing.spans(base, of(shard).positions())
+        };
         send.step_in_parts(first, &spans(partial, 1), |to| {
-            of(1).each(r, |spot| {
+            of(1).each_at(r, next, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 partial.put(next, to.offset, spot.index, contribute(1, &leg).into());
             });
@@ -141,7 +145,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 let region = from.region(r, previous);
                 let leg = |spot| Leg { spot, step, slot: Some(*from), region };
                 let complete = |to: Option<&super::SlotAt<'t>>| {
-                    of(0).each(r, |spot| {
+                    of(0).each_at(r, next, |spot| {
                         let x = finish(sum(spot, &leg(spot)));
                         keep(0, &leg(spot), x);
                         if let Some(to) = to {
@@ -151,7 +155,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 };
                 if shard > 0 {
                     send.step_in_parts(step + 1, &spans(partial, shard), |to| {
-                        of(shard).each(r, |spot| {
+                        of(shard).each_at(r, next, |spot| {
                             partial.put(next, to.offset, spot.index, sum(spot, &leg(spot)).into());
                         });
                     });
@@ -166,7 +170,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
             let step = first + (rounds + shard as i64 - 1);
             receive.step(step, |from| {
                 let pass = |to: Option<&super::SlotAt<'t>>| {
-                    of(shard).each(r, |spot| {
+                    of(shard).each_at(r, next, |spot| {
                         let x = whole.get(previous, from.offset, spot.index).only();
                         keep(shard, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, x);
                         if let Some(to) = to {

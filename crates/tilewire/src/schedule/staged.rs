@@ -424,6 +424,7 @@ pub(crate) fn send_tiles_any<'t>(
     produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
 ) {
     let pipeline = StagedSend::begin(r, peer, plan);
+    packing.note_whole(r, plan.slot_bytes);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step_in_parts(step, &|base| packing.spans(base, tile.positions()), |at| {
             tile.each_at(r, peer, |spot| {

@@ -58,6 +58,14 @@ impl Ring {
         Some(Ring { entries, tickets, capacity })
     }
 
+    /// Bytes of the entries of a ring of this capacity, a power of two.
+    pub const fn bytes_of_entries(capacity: usize) -> usize {
+        entries_bytes(capacity as u64) as usize
+    }
+
+    /// Bytes of the tickets.
+    pub const BYTES_OF_TICKETS: usize = TICKETS_BYTES;
+
     /// What kernels bind to post to region `target` of a peer.
     pub fn queue(&self, target: u16) -> Queue {
         Queue { memories: [self.entries.clone(), self.tickets.clone()], target, capacity: self.capacity }

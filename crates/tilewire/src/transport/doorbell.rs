@@ -34,7 +34,7 @@
 //! The data is ordered by s1 and z3 alone (release and acquire of the slot): the bell publishes nothing.
 
 use super::futex;
-use super::mapping::Mapping;
+use super::mapping::{HEADER, Mapping};
 use crate::sync::{Arc, AtomicU32, Instant, Ordering, compiler_fence, fence};
 use std::fmt;
 use std::time::Duration;
@@ -79,6 +79,11 @@ impl Doorbell {
 
     pub(super) fn new(segment: Arc<Mapping>) -> Doorbell {
         Doorbell { segment }
+    }
+
+    /// A bell of this process that belongs to no segment; `None` if there is no memory for it.
+    pub(crate) fn alone() -> Option<Doorbell> {
+        Some(Doorbell::new(Arc::new(Mapping::own(HEADER, false, false)?)))
     }
 
     /// Wakes all sleepers. Call it after the store that makes a sleeper ready. It costs one load if nobody sleeps.

@@ -218,28 +218,69 @@ impl PeerEndpoint {
     /// # Panics
     /// As [`between`](Self::between).
     pub fn posted(layout: &Layout, (rank, mine): (Rank, &Memory), peer: PostedPeer) -> PeerEndpoint {
-        let other = Rank::new(peer.peer);
-        let starts = layout.of_peer(&layout.starts(), other.index());
+        let part = |range: Range<usize>| mine.part(range.start, range.len());
+        let other = peer.peer as usize;
+        let here = PostedHere {
+            lines: part(0..layout.done().end),
+            staging: part(layout.peer_staging(other)),
+            starts: part(layout.of_peer(&layout.starts(), other)),
+        };
+        PeerEndpoint::posted_in(layout, rank, here, peer)
+    }
+
+    /// The same where what the peer's posts write does not lie beside this rank's own counters: on a GPU the first is the
+    /// host's memory, the second the device's.
+    ///
+    /// # Panics
+    /// If there is no such rank, or a memory is smaller than its part of the layout.
+    pub fn posted_in(layout: &Layout, rank: Rank, here: PostedHere, peer: PostedPeer) -> PeerEndpoint {
+        let (other, PostedHere { lines, staging, starts }) = (Rank::new(peer.peer), here);
         PeerEndpoint {
-            here: PeerMemory::of(layout, (rank, mine), other),
+            here: PeerMemory::with(layout, rank, other, &lines, (staging.part(0, 0), staging)),
             there: There::Posted(peer),
-            starts: mine.part(starts.start, starts.len()).for_purpose(Purpose::Starts { peer: other.number() }),
+            starts: starts.for_purpose(Purpose::Starts { peer: other.number() }),
         }
     }
+}
+
+/// What lies at a rank for a peer that posts.
+#[derive(Clone, Debug)]
+pub struct PostedHere {
+    /// The control lines of the rank's segment, from its first byte to the last DONE.
+    pub lines: Memory,
+    /// What the peer's posts fill.
+    pub staging: Memory,
+    /// The rank's own counters for the peer.
+    pub starts: Memory,
 }
 
 impl PeerMemory {
     /// The part of `owner`'s segment that `writer` writes. It is indexed by the writer's number.
     fn of(layout: &Layout, (owner, segment): (Rank, &Memory), writer: Rank) -> PeerMemory {
-        let (own, other) = (owner.number(), writer.number());
         let at = |range: Range<usize>| segment.part(range.start, range.len());
-        let slots = |area: Range<usize>| at(layout.of_peer(&area, writer.index()));
+        let bytes = (at(layout.peer_packets(writer.index())), at(layout.peer_staging(writer.index())));
+        Self::with(layout, owner, writer, segment, bytes)
+    }
+
+    /// The same with packets and staging elsewhere than behind the control lines.
+    fn with(
+        layout: &Layout,
+        owner: Rank,
+        writer: Rank,
+        lines: &Memory,
+        (packets, staging): (Memory, Memory),
+    ) -> PeerMemory {
+        let (own, other) = (owner.number(), writer.number());
+        let slots = |area: Range<usize>| {
+            let part = layout.of_peer(&area, writer.index());
+            lines.part(part.start, part.len())
+        };
         // The writer sends what arrives here, and receives what this rank may send.
         let arrives = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: other, to: own });
         let permits = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: own, to: other });
         PeerMemory {
-            staging: arrives(Part::Staging, at(layout.peer_staging(writer.index()))),
-            packets: arrives(Part::Packets, at(layout.peer_packets(writer.index()))),
+            staging: arrives(Part::Staging, staging),
+            packets: arrives(Part::Packets, packets),
             signals: Signals {
                 tail: arrives(Part::Tail, slots(layout.tails())),
                 head: permits(Part::Head, slots(layout.heads())),

@@ -61,6 +61,15 @@ mod monitor;
 #[cfg(target_os = "linux")]
 mod socket;
 
+/// Names this machine, as far as shared memory and its sockets reach, on all its processes and on no other machine.
+pub(crate) fn host_name() -> String {
+    #[cfg(target_os = "linux")]
+    return message::host().iter().map(|byte| format!("{byte:02x}")).collect();
+    // Ranks are threads of one process there.
+    #[cfg(not(target_os = "linux"))]
+    format!("process {}", std::process::id())
+}
+
 pub use abort::{Abort, AbortCode, Cause, PanicGuard};
 pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, StoreServer, TcpBootstrap};
 pub use deadline::Deadline;
@@ -68,7 +77,9 @@ pub use departures::Departures;
 pub use descriptors::{DescriptorLimit, reserve_descriptors};
 pub use door::Door;
 pub use doorbell::Doorbell;
-pub use endpoint::{LinkKind, LinkShape, PeerEndpoint, PeerMemory, PostedLines, PostedPeer, Signals, There};
+pub use endpoint::{
+    LinkKind, LinkShape, PeerEndpoint, PeerMemory, PostedHere, PostedLines, PostedPeer, Signals, There,
+};
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};
 pub use local_buffer::{LocalBuffer, LocalBufferError};

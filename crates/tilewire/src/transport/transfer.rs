@@ -112,6 +112,26 @@ pub enum TransferError {
         /// The peer.
         peer: Rank,
     },
+    /// Memory of a link by posts that is shorter than the link says.
+    PostedRoom {
+        /// What is too short.
+        what: &'static str,
+        /// The peer.
+        peer: Rank,
+        /// Its bytes.
+        bytes: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// More control lines than notices can name.
+    ControlLines {
+        /// The peer, whose lines they are.
+        peer: Rank,
+        /// Lines up to the last one that posts to the peer move.
+        lines: u64,
+        /// The most there may be.
+        max: usize,
+    },
     /// No blocks, or more than the transport has room for.
     Blocks {
         /// Blocks asked for.
@@ -247,6 +267,13 @@ pub enum TransferError {
         /// Ranks in the world.
         ranks: usize,
     },
+    /// Two levels that this world has not, or that the settings leave no room for.
+    NotTwoLevel {
+        /// The collective.
+        collective: &'static str,
+        /// What is missing, and what to do.
+        why: &'static str,
+    },
     /// An algorithm that does not exist for this collective.
     NoAlgorithm {
         /// The algorithm.
@@ -269,6 +296,12 @@ errors! {
         NoSuchPeer { peer, world_size } => "rank {peer} is not in this world: there are {world_size} ranks, from 0",
         Unreachable { rank, peer } =>
             "kernels of rank {rank} cannot load and store in the memory of rank {peer}: use another transport",
+        PostedRoom { what, peer, bytes, needed } =>
+            "{what} for rank {peer} has {bytes} bytes, and the constants of the link need {needed}: make it that long, or \
+             let the transport's link(peer) say less staging_bytes, max_blocks or max_slots",
+        ControlLines { peer, lines, max } =>
+            "posts to rank {peer} move slots on up to {lines} control lines, and a notice names one of {max}: ask for \
+             fewer max_blocks_per_peer or max_slots at the rendezvous",
         SelfTransfer { rank } => "rank {rank} cannot send to itself: copy, or name another peer",
         Blocks { blocks, max } => { |f|
             write!(f, "{blocks} blocks: this transport takes 1 to {max} per peer")?;
@@ -345,6 +378,8 @@ errors! {
              say along(..) for the other axis",
             extent.next_multiple_of((*ranks).max(1))
         ),
+        NotTwoLevel { collective, why } =>
+            "a two-level {collective} is not possible here: {why}; or use one-shot, or leave the algorithm out",
         NoAlgorithm { algorithm, collective } =>
             "there is no {algorithm} {collective}: leave the algorithm out, or see Algorithm for what there is",
         BufferTooSmall { bytes, buffer } => "a message of {bytes} bytes does not fit a buffer of {buffer} bytes",

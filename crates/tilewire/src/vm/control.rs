@@ -463,7 +463,7 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
         if std::mem::take(&mut m.streamed) {
             copy::fence();
         }
-        let words = [post.head | m.reg(post.peer) & 0xffff_ffff, source, destination, count, slot, value];
+        let words = [post.head | m.reg(post.peer).min(u64::from(u32::MAX)), source, destination, count, slot, value];
         let [entries, tickets] = [0, 1].map(|k| m.base(usize::from(post.queue) + k));
         if push(entries, tickets, post.capacity, &words) {
             // The proxy's thread sleeps on this rank's doorbell.

@@ -13,7 +13,7 @@
 //! those, so every entry says whether it streamed and the caller executes [`fence`] before it signals.
 
 use super::level::Level;
-use super::processor::{is_intel, second_level};
+use crate::processor::{is_intel, second_level};
 
 mod two;
 

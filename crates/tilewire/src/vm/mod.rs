@@ -13,6 +13,7 @@
 //! memory, whoever else writes them, and a [`WaitHost`], whoever implements it, ends waits and wakes sleepers.
 
 mod address;
+mod clock;
 mod code;
 mod control;
 pub(crate) mod copy;
@@ -25,7 +26,6 @@ mod lower;
 mod machine;
 mod pace;
 mod pool;
-mod processor;
 mod rounding;
 mod scalar_op;
 mod shortcut;
@@ -43,7 +43,6 @@ pub use level::Level;
 #[cfg(any(test, fuzzing))]
 pub(crate) use machine::tests::fuzz;
 pub use pace::Puts;
-pub(crate) use processor::Processor;
 pub use stores::StorePolicy;
 pub(crate) use stores::{Kept, Traffic};
 pub use waits::{Awaited, Bell, WaitHost, Waits};

@@ -307,9 +307,9 @@ impl Pace {
 }
 
 #[cfg(target_arch = "x86_64")]
-use super::processor::ticks;
+use super::clock::ticks;
 #[cfg(all(target_arch = "x86_64", not(test)))]
-use super::processor::timed;
+use super::clock::timed;
 #[cfg(test)]
 use tests::timed;
 

@@ -4,7 +4,7 @@
 
 use super::copy;
 use super::pace::Puts;
-use super::processor::is_intel;
+use crate::processor::is_intel;
 
 /// For two interleaved copies (`vm/copy/two.rs`), the kept copy stays in the cache up to this multiple of the size from
 /// which the sent copy bypasses it.

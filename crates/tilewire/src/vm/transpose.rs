@@ -21,7 +21,7 @@
 
 use super::copy::Stores;
 use super::level::Level;
-use super::processor::{is_intel, second_level};
+use crate::processor::{is_intel, second_level};
 
 #[cfg(target_arch = "x86_64")]
 mod lines;

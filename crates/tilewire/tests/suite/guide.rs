@@ -15,6 +15,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("RunError", "collective/error.rs"),
     ("TransferError", "transport/transfer.rs"),
     ("TransportError", "transport/rendezvous.rs"),
+    ("ProxyError", "transport/proxy/error.rs"),
     ("SegmentError", "transport/error.rs"),
     ("LocalBufferError", "transport/local_buffer.rs"),
     ("WorldError", "transport/world.rs"),

@@ -48,7 +48,7 @@ const FOLDERS: &[Folder] = &[
 ];
 
 /// Files of the root that every folder may use: they know no folder.
-const SHARED: &[&str] = &["sync"];
+const SHARED: &[&str] = &["processor", "sync"];
 /// Modules of `crates/tilewire-testkit` that unit tests of the library may use: they name no type of the library. Those that do name types
 /// of another build of it, and are for tests outside of the library.
 const TESTKIT: &[&str] = &["mutations", "random"];

@@ -16,6 +16,7 @@ mod hook_library;
 mod hook_misuse;
 mod layering;
 mod malformed;
+mod mesh_grids;
 mod ptx_ahead;
 mod ptx_assembly;
 mod ptx_differential;

@@ -1,10 +1,11 @@
 //! One transfer of the tests: how it travels, what its data are, and whether what arrived is right.
 
 use crate::untouched;
+use std::cell::Cell;
 use std::time::Duration;
 use tilewire::ir::scalar::Element;
-use tilewire::link::{ShmOptions, ShmTransport, Window};
-use tilewire::transport::{Rank, RankError, World};
+use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, ShmOptions, ShmTransport, Transport, Window};
+use tilewire::transport::{LinkKind, Rank, RankError, TransportError, World};
 use tilewire::{Knobs, Primitive, Tensor, sendrecv};
 use tilewire_testkit::random::{Random, mixed};
 
@@ -31,6 +32,62 @@ pub fn seed() -> u64 {
     std::env::var("TILEWIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115)
 }
 
+/// How the ranks of a test reach each other. One source of tests is for all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// They share memory.
+    Shm,
+    /// They post to each other.
+    Alone,
+    /// Two domains: the first half of the ranks, and the second.
+    Halves,
+    /// The first rank is alone in its domain, and the others share memory.
+    First,
+    /// Even and odd ranks: domains that are not contiguous.
+    Interleaved,
+}
+
+thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(Place::Shm) };
+}
+
+impl Place {
+    /// Runs a test among ranks that reach each other in this way.
+    #[track_caller]
+    pub fn hosts(self, test: fn()) {
+        PLACE.set(self);
+        test();
+    }
+
+    /// The domains of so many ranks, none of them empty.
+    fn domains(self, ranks: u32) -> Vec<Vec<u32>> {
+        let domains: Vec<Vec<u32>> = match self {
+            Place::Shm => vec![(0..ranks).collect()],
+            Place::Alone => (0..ranks).map(|rank| vec![rank]).collect(),
+            Place::Halves => vec![(0..ranks.div_ceil(2)).collect(), (ranks.div_ceil(2)..ranks).collect()],
+            Place::First => vec![vec![0], (1..ranks).collect()],
+            Place::Interleaved => [0, 1].map(|first| (first..ranks).step_by(2).collect()).to_vec(),
+        };
+        domains.into_iter().filter(|domain| !domain.is_empty()).collect()
+    }
+}
+
+/// A transport of the place that the test runs at. Collective. Posts are delayed and reordered by the seed of the run.
+pub fn joined(world: &World, sizes: ShmOptions) -> Result<AnyTransport, TransportError> {
+    match PLACE.get() {
+        Place::Shm => Ok(ShmTransport::rendezvous(world, sizes)?.into()),
+        place => {
+            let (domains, seed) = (Some(place.domains(world.size() as u32)), Some(seed()));
+            Ok(MeshTransport::rendezvous(world, MeshOptions { domains, sizes, seed, ..MeshOptions::default() })?.into())
+        }
+    }
+}
+
+/// Whether a rank has peers that it posts to. What needs packets is refused then.
+pub fn has_far(link: &dyn Transport) -> bool {
+    Rank::all(link.world_size()).any(|rank| link.link(rank).kind == LinkKind::Fabric)
+}
+
 /// Runs `body` in threads; what fails is printed with `what`, which says how to do it again.
 #[track_caller]
 pub fn threads<R: Send>(
@@ -38,8 +95,12 @@ pub fn threads<R: Send>(
     what: impl std::fmt::Debug,
     body: impl Fn(&World) -> Result<R, RankError> + Sync,
 ) -> Vec<R> {
-    let world = World::threads(ranks).deadline(LONG);
-    world.run(|world| body(&world)).unwrap_or_else(|error| panic!("{error}\nin {what:?}, seed {}", seed()))
+    let (world, place) = (World::threads(ranks).deadline(LONG), PLACE.get());
+    let at_place = |world: World| {
+        PLACE.set(place);
+        body(&world)
+    };
+    world.run(at_place).unwrap_or_else(|error| panic!("{error}\nin {what:?} at {place:?}, seed {}", seed()))
 }
 
 /// Now and then a rank is late.
@@ -125,7 +186,7 @@ impl Way {
     }
 }
 
-type Run = fn(&Shift, &World, &ShmTransport, u64) -> Result<(), RankError>;
+type Run = fn(&Shift, &World, &dyn Transport, u64) -> Result<(), RankError>;
 
 /// One shift around a ring: every rank sends `len` elements to the rank `by` after it.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +226,7 @@ impl Shift {
     }
 
     /// Builds, runs once and checks what arrived, and that nothing was written around it.
-    pub fn run<T: Element>(&self, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+    pub fn run<T: Element>(&self, world: &World, link: &dyn Transport, seed: u64) -> Result<(), RankError> {
         let (to, from) = self.peers(world);
         let inp = Tensor::from_slice(&data::<T>(seed, world.rank(), self.len));
         let config = self.way.config(self.blocks);
@@ -191,7 +252,7 @@ impl Shift {
     }
 
     /// As `run`, for the type of this number.
-    pub fn run_as(&self, ty: usize, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+    pub fn run_as(&self, ty: usize, world: &World, link: &dyn Transport, seed: u64) -> Result<(), RankError> {
         use tilewire::{Bf16, F8E4M3, F8E5M2, F16};
         let runs: [Run; TYPES] = [
             Shift::run::<i8>,

@@ -26,7 +26,9 @@ macro_rules! every_link {
         every_link! { @ posts_alone, |_, body| in_threads(RANKS, body), alone: $($body;)* }
         every_link! { @ mesh_2_1, |_, body| in_threads(RANKS, body), mesh: $($body;)* }
         every_link! { @ mesh_shuffled, |_, body| in_threads(RANKS, body), shuffled: $($body;)* }
+        every_link! { @ mesh_with_proxy_threads, |_, body| in_threads(RANKS, body), relieved: $($body;)* }
         every_link! { @ cuda_threads, |_, body| on_gpu(body), cuda: $($body;)* }
+        every_link! { @ cuda_mesh, |_, body| on_gpu(body), cuda_mesh: $($body;)* }
     };
     (@ $place:ident, $start:expr, $link:ident: $($body:ident;)*) => {
         mod $place {
@@ -75,6 +77,19 @@ fn mesh(world: &World) -> Result<AnyTransport, RankError> {
 fn shuffled(world: &World) -> Result<AnyTransport, RankError> {
     let (domains, seed) = (Some(vec![vec![0, 2], vec![1]]), Some(7));
     Ok(MeshTransport::rendezvous(world, MeshOptions { domains, seed, ring: Some(1), ..MeshOptions::default() })?.into())
+}
+
+/// As `shuffled`, with a thread for each rank's proxy, which sleeping ranks hand their posts to.
+fn relieved(world: &World) -> Result<AnyTransport, RankError> {
+    let (domains, seed) = (Some(vec![vec![0, 2], vec![1]]), Some(8));
+    let options = MeshOptions { domains, seed, thread: true, ring: Some(1), ..MeshOptions::default() };
+    Ok(MeshTransport::rendezvous(world, options)?.into())
+}
+
+/// Ranks 0 and 2 reach each other's device memory, and rank 1 posts to both.
+fn cuda_mesh(world: &World) -> Result<AnyTransport, RankError> {
+    let options = MeshOptions { domains: Some(vec![vec![0, 2], vec![1]]), ..MeshOptions::default() };
+    Ok(MeshTransport::rendezvous_on(world, &Device::open(0)?, options)?.into())
 }
 
 fn cuda(world: &World) -> Result<AnyTransport, RankError> {

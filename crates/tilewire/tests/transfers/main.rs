@@ -6,10 +6,13 @@ mod bootstrap;
 mod case;
 mod collectives;
 mod doorbell;
+#[cfg(feature = "check")]
+mod every_domain;
 mod every_link;
 #[cfg(feature = "check")]
 mod examples;
 mod order;
+mod posted_fitness;
 mod posts;
 mod segment;
 mod segment_processes;
@@ -18,4 +21,5 @@ mod sendrecv_processes;
 mod shm_transport;
 #[cfg(target_os = "linux")]
 mod stranger;
+mod two_level;
 mod untouched;

@@ -6,12 +6,13 @@ use crate::untouched;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tilewire::collective::Launch;
 use tilewire::link::{MeshOptions, MeshTransport, ShmTransport, Transport};
 use tilewire::tensor::bytes_of;
-use tilewire::transport::{Rank, RankError, There, TransportError, World};
+use tilewire::transport::{PeerEndpoint, Rank, RankError, There, TransportError, World};
 use tilewire::{
-    Algorithm, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, reduce_scatter,
-    send, sendrecv,
+    Algorithm, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv,
+    reduce_scatter, send, sendrecv,
 };
 use tilewire_testkit::ranks::words;
 
@@ -21,12 +22,15 @@ const SHAPES: [&[&[u32]]; 4] =
 
 fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     let domains = Some(domains.iter().map(|domain| domain.to_vec()).collect());
-    MeshTransport::rendezvous(world, MeshOptions { domains, sizes: SMALL, ring: None, seed })
+    // Every second seed has threads for the proxies.
+    let thread = seed.is_some_and(|seed| seed % 2 == 1);
+    MeshTransport::rendezvous(world, MeshOptions { domains, sizes: SMALL, seed, thread, ..MeshOptions::default() })
 }
 
 /// All ranks alone.
 fn alone(world: &World, seed: Option<u64>) -> Result<MeshTransport, TransportError> {
-    MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, seed, ..MeshOptions::alone(world.size()) })
+    let thread = seed.is_some_and(|seed| seed % 2 == 1);
+    MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, seed, thread, ..MeshOptions::alone(world.size()) })
 }
 
 #[track_caller]
@@ -422,6 +426,47 @@ fn what_a_rank_posted_before_it_left_can_still_be_received() {
             assert_eq!(out.to_vec(), [seed as u32; 40]);
             Ok(())
         });
+    }
+}
+
+/// Without `domains` the ranks of one machine are one.
+#[test]
+fn ranks_of_one_machine_are_one_domain() {
+    run(3, |world| {
+        let link = MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, ..MeshOptions::default() })?;
+        assert_eq!(link.domains(), [vec![0, 1, 2]]);
+        assert!(Rank::all(3).all(|peer| !link.is_far(peer)));
+        Ok(link.close()?)
+    });
+}
+
+/// A kernel of rank 0 posts for a control line that is not its own, and rank 1 waits for it.
+#[test]
+fn a_bad_descriptor_ends_the_waits_of_all_ranks_with_and_without_a_thread() {
+    for thread in [false, true] {
+        let errors = World::threads(2).deadline(LONG).run(|world| {
+            let options = MeshOptions { sizes: SMALL, thread, ..MeshOptions::alone(2) };
+            let link = MeshTransport::rendezvous(&world, options)?;
+            let endpoint = link.endpoint(world.next()).expect("a peer");
+            let There::Posted(posted) = &endpoint.there else { panic!("ranks are alone") };
+            let traced = kernel("bad", |k| {
+                let queue = k.queue("posts", posted.queue.clone());
+                let tail =
+                    k.slots("tail", std::slice::from_ref(&endpoint.here.signals.tail), PeerEndpoint::SLOT_STRIDE);
+                k.main(|r| {
+                    if world.rank().index() == 0 {
+                        r.post_signal(queue, 1i64, 1i64 << 19, 1i64);
+                    }
+                    r.wait(tail.slot(0i64, 0i64), 1i64);
+                });
+            })?;
+            Ok(Launch::new(&link, &traced)?.run().unwrap_err())
+        });
+        let errors = errors.unwrap();
+        let is_bad_line = |error: &RunError| error.to_string().contains("control line 524288 of rank 1");
+        assert!(is_bad_line(&errors[0]), "{}", errors[0]);
+        let of_rank_0 = matches!(&errors[1], RunError::PeerFailed { cause, .. } if cause.rank == 0);
+        assert!(of_rank_0, "{}", errors[1]);
     }
 }
 

@@ -3,10 +3,12 @@
 use super::collectives::{Group, Way};
 use super::frozen::{Frozen, Scheme};
 use super::ours::{Hook, Pair};
+use super::posts;
 use super::race::{HELD, Side, race};
 use crate::bench::report::Row;
 use crate::bench::size::Size;
 use crate::progress::Progress;
+use crate::run::Mesh;
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::cuda::{Device, Graph, Stream};
@@ -26,13 +28,16 @@ pub struct Plan {
     pub config: Knobs,
     /// Fewer samples.
     pub quick: bool,
+    /// The domains of ranks that post to each other, if they do: other cases are measured then.
+    pub mesh: Option<Mesh>,
 }
 
 const KEYS: [&str; 8] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "all_reduce", "host"];
 
-/// Checks that there is such a case.
-pub fn check_key(key: &str) -> Result<(), String> {
-    if KEYS.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", KEYS.join(", "))) }
+/// Checks that there is such a case, of ranks that post to each other or of others.
+pub fn check_key(key: &str, posts: bool) -> Result<(), String> {
+    let keys = if posts { &posts::KEYS[..] } else { &KEYS };
+    if keys.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", keys.join(", "))) }
 }
 
 /// The device and everything measured on it.
@@ -48,6 +53,9 @@ struct Bench<'a> {
 }
 
 pub fn run(plan: &Plan) -> Result<Vec<Row>> {
+    if let Some(mesh) = &plan.mesh {
+        return posts::run(plan, mesh);
+    }
     let device = Device::open(0)?;
     let ranks = NvlTransport::virtual_ranks(&device, 2, NvlOptions::default())?;
     let stream = Stream::new(&device)?;

@@ -16,6 +16,7 @@
 //! | `ours.rs` | graphs of `send`, `recv` and `sendrecv` |
 //! | `collectives.rs` | graphs of collectives among four ranks |
 //! | `frozen.rs` | graphs of the hand-written kernels (`frozen.cu`, `frozen.ptx`) |
+//! | `posts.rs` | ranks that post to each other, with limits of their own (`posts.ptx`) |
 //! | `race.rs` | sides in turn |
 //! | `panels.rs` | rows as pictures |
 
@@ -24,6 +25,7 @@ mod collectives;
 mod frozen;
 mod ours;
 mod panels;
+mod posts;
 mod race;
 
 pub use cases::{Plan, check_key};

@@ -30,6 +30,12 @@ impl Links {
         self.mesh.as_ref().map(|mesh| mesh as &dyn Transport)
     }
 
+    /// True if some ranks share memory and others post to each other.
+    pub fn have_two_levels(&self) -> bool {
+        let near = |mesh: &MeshTransport| mesh.domains().iter().any(|domain| domain.len() > 1);
+        self.has_far() && self.mesh.as_ref().is_some_and(near)
+    }
+
     /// True if ranks post to each other: packets and windows then become slots.
     pub fn has_far(&self) -> bool {
         self.mesh.as_ref().is_some_and(|mesh| mesh.domains().len() > 1)

@@ -16,24 +16,30 @@
 //!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
 //!   [`Proxy::settle`] is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
 //!   until both proxies have run.
+//! - **A thread of the rank** (`thread.rs`) drives it when no waiting thread does: while kernels of a GPU wait, and for
+//!   waiting threads that sleep (`duty.rs`). Ranks on CPUs need none over a carrier of this process.
 //! - **Must not know**: kernels, and which carrier it has.
 
 mod carrier;
+mod duty;
 mod error;
 mod loop_carrier;
+mod thread;
 mod wire;
 
 pub use carrier::{Carrier, Event, Source, Target, Write};
 pub use error::ProxyError;
 pub(crate) use loop_carrier::{LoopCarrier, LoopEnd};
+pub(crate) use thread::ProxyThread;
 pub(crate) use wire::{Lines, MOST_LINES};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::deadline::Deadline;
 use super::doorbell::Doorbell;
 use super::rendezvous::TransportError;
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
+use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
 use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
+use duty::Duty;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
@@ -61,6 +67,8 @@ pub struct Proxy {
     doorbell: Doorbell,
     /// Of all ranks that are mapped here.
     aborts: Vec<Abort>,
+    /// The duty of the rank's thread, if it has one.
+    duty: OnceLock<Arc<Duty>>,
 }
 
 /// What a proxy needs to know of its rank.
@@ -152,7 +160,52 @@ impl Proxy {
             next: 0,
         };
         let [busy, refused] = [(); 2].map(|()| AtomicBool::new(false));
-        Proxy { rank, state: Mutex::new(state), error: OnceLock::new(), busy, refused, doorbell, aborts }
+        Proxy {
+            rank,
+            state: Mutex::new(state),
+            error: OnceLock::new(),
+            busy,
+            refused,
+            doorbell,
+            aborts,
+            duty: OnceLock::new(),
+        }
+    }
+
+    /// A launch starts on a GPU, which cannot drive the proxy.
+    pub(crate) fn launched(&self) {
+        self.duty.get().iter().for_each(|duty| duty.launched());
+    }
+
+    /// All launches on a GPU have ended.
+    pub(crate) fn landed(&self) {
+        self.duty.get().iter().for_each(|duty| duty.landed());
+    }
+
+    /// A launch was recorded in a graph, whose replays nobody reports.
+    pub(crate) fn captured(&self) {
+        self.duty.get().iter().for_each(|duty| duty.captured());
+    }
+
+    /// A waiting thread is about to sleep. Returns true if the rank's thread drives the proxy meanwhile; then
+    /// [`take_back`](Self::take_back) must follow.
+    pub(crate) fn hand_over(&self) -> bool {
+        self.duty.get().iter().for_each(|duty| duty.hand_over());
+        self.duty.get().is_some()
+    }
+
+    /// The waiting thread is awake again.
+    pub(crate) fn take_back(&self) {
+        self.duty.get().iter().for_each(|duty| duty.take_back());
+    }
+
+    fn relieved_by(&self, duty: Arc<Duty>) {
+        assert!(self.duty.set(duty).is_ok(), "a proxy has one thread");
+    }
+
+    /// True if nothing will be delivered any more.
+    fn is_stopped(&self) -> bool {
+        self.error().is_some() || self.aborts.get(self.rank).is_some_and(|abort| abort.get().is_some())
     }
 
     /// Makes progress, unless another thread is doing so. Returns true if there was any.

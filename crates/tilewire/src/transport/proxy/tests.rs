@@ -1,5 +1,7 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
+mod threads;
+
 use super::*;
 use crate::ir::ring::WORDS;
 use crate::sync::Arc;
@@ -321,7 +323,8 @@ fn notices_on_one_line_go_one_after_the_other_and_those_on_other_lines_overtake_
         assert!(net.lines().iter().filter(|&&line| line == 1).count() <= 2, "one part is still on its way");
         assert_eq!(rig.slot(1, 1), matched(count - 1));
         net.deliver(0);
-        (rig.step(0), rig.step(1));
+        rig.step(0);
+        rig.step(1);
         assert_eq!(rig.slot(1, 1), matched(count));
         // The next two parts come behind those that were there.
         let mut wires = net.lock();
@@ -352,7 +355,8 @@ fn a_signal_waits_for_all_earlier_posts_and_lets_later_ones_overtake_it() {
     rig.step(0);
     assert_eq!(net.lines(), [4]);
     net.deliver(0);
-    (rig.step(1), rig.step(2));
+    rig.step(1);
+    rig.step(2);
     assert_eq!([0, 1, 4, 5].map(|line| rig.slot(1, line)), [matched(2), matched(1), 1, 1]);
     rig.nodes[0].proxy.drain(Deadline::never()).unwrap();
 }
@@ -385,7 +389,8 @@ fn posts_of_every_kind_survive_a_full_carrier() {
     // One more write each time: of the signal, of mail, of its credit, of mail, of both parts.
     for writes in 0..=6 {
         assert_eq!(net.len(), writes);
-        (rig.step(0), rig.step(0));
+        rig.step(0);
+        rig.step(0);
         assert_eq!(net.len(), writes);
         net.lock().room = Some(1);
         rig.step(0);
@@ -417,7 +422,8 @@ fn large_jumps_and_other_operations_travel_by_mail() {
         assert_eq!(new, usize::from(is_mailed), "{word:#x}");
         mails += new;
         (0..net.len()).for_each(|_| net.deliver(0));
-        (rig.step(1), rig.step(0));
+        rig.step(1);
+        rig.step(0);
         assert_eq!(rig.slot(1, 0), word);
     }
     assert_eq!(mails, 4);
@@ -505,7 +511,8 @@ fn the_rules_of_posts_hold_in_any_order_of_a_carrier() {
             words[line] += jump << shift;
             let push = |post: &dyn Fn()| {
                 while !rig.nodes[0].queue_has_room() {
-                    (rig.step(0), rig.step(1));
+                    rig.step(0);
+                    rig.step(1);
                     seen(&posted);
                 }
                 post();
@@ -658,7 +665,8 @@ fn a_ring_of_one_descriptor_is_enough() {
         rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
         let other = Posted { peer: 1, target: 0, span: None, notice: None };
         assert!(!rig.push(0, &other.words()), "it is full");
-        (rig.step(0), rig.step(1));
+        rig.step(0);
+        rig.step(1);
         assert_eq!(rig.slot(1, 0), matched(count));
     }
 }

@@ -44,7 +44,9 @@ fn every_schedule_is_clean_and_decided() {
 fn every_posted_schedule_is_clean_and_decided() {
     for (ranks, blocks) in [(2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)] {
         let cases = posted(ranks, blocks);
-        assert_eq!(cases.len(), POSTED * if ranks > 2 { 2 } else { 1 }, "a case was added or lost: say so here");
+        let worlds = [(1, 0), (2, if ranks == 3 { 3 } else { 4 })][usize::from(ranks > 2)];
+        let must = POSTED * worlds.0 + TWO_LEVEL * worlds.1;
+        assert_eq!(cases.len(), must, "a case was added or lost: say so here");
         for case in cases {
             println!("{} {}: {ranks} ranks, {blocks} blocks", case.collective, case.name);
             clean(&case.plan().unwrap().verify(&Settings::default()));
@@ -52,8 +54,35 @@ fn every_posted_schedule_is_clean_and_decided() {
     }
 }
 
-/// Schedules that posts carry.
+/// Schedules that posts carry, and those in two levels of each arrangement of domains.
 const POSTED: usize = 14;
+const TWO_LEVEL: usize = 6;
+
+/// Two domains of three ranks, and relays with several chunks to pass on in one lane.
+#[test]
+fn two_levels_of_six_and_seven_ranks_are_clean_and_decided() {
+    for (ranks, blocks) in [(6, 1), (7, 2)] {
+        for case in posted(ranks, blocks).into_iter().filter(|case| case.name.starts_with("two-level")) {
+            println!("{} {}: {ranks} ranks, {blocks} blocks", case.collective, case.name);
+            clean(&case.plan().unwrap().verify(&Settings::default()));
+        }
+    }
+}
+
+/// `check all --ranks N --mutate all` does so for everything that posts carry.
+#[test]
+fn every_mutation_of_two_levels_is_caught() {
+    let mut made = 0;
+    for case in posted(4, 1).into_iter().filter(|case| case.name.starts_with("two-level")) {
+        let plan = case.plan().unwrap();
+        for mutant in Mutation::all().iter().flat_map(|&mutation| plan.mutants(mutation)) {
+            made += 1;
+            let report = mutant.verify(&Settings::default());
+            assert!(!report.faults.is_empty(), "{} {}: {mutant} is missed", case.collective, case.name);
+        }
+    }
+    assert!(made > 100, "{made} mistakes");
+}
 
 #[test]
 fn eight_ranks_are_clean() {

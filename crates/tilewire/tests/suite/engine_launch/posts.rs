@@ -179,7 +179,7 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
 fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
     let purpose = Purpose::Transfer { part: Part::Tail, from: 0, to: 1 };
     let own = Between::OWN;
-    for (operation, stamp) in [(None, None), (Some(5), Some(5)), (Some(own + 3), Some(own + 3 | matching::IN_STEP))] {
+    for (operation, stamp) in [(None, None), (Some(5), Some(5)), (Some(own + 3), Some((own + 3) | matching::IN_STEP))] {
         let ring = Ring::new(8);
         let matched = |memory: &Memory| match operation {
             Some(operation) => memory.clone().for_purpose(purpose).for_operation(operation),

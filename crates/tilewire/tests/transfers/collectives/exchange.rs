@@ -3,7 +3,7 @@
 use crate::case::{Way, assert_same, data, poison};
 use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::scalar::Element;
-use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::link::{Transport, Window};
 use tilewire::transport::{Rank, RankError};
 use tilewire::{RunError, Tensor, all_gather, all_to_all, broadcast, gather, scatter};
 use tilewire_testkit::random::Random;
@@ -60,7 +60,7 @@ impl Case {
     /// The builder.
     pub fn of<'h, 'l, In: Element, Out: Element>(
         &self,
-        link: &'l ShmTransport,
+        link: &'l dyn Transport,
         out: &Tensor<Out>,
         inp: &Tensor<In>,
     ) -> Exchange<'h, 'l, In, Out> {
@@ -97,14 +97,14 @@ impl Case {
 /// A case that is built without hooks, with its tensors.
 pub struct Ready<'l, T: Element> {
     pub case: Case,
-    link: &'l ShmTransport,
+    link: &'l dyn Transport,
     inp: Tensor<T>,
     out: Tensor<T>,
     op: PreparedExchange<'l>,
 }
 
 impl<'l, T: Element> Ready<'l, T> {
-    pub fn build(case: Case, link: &'l ShmTransport) -> Result<Self, RunError> {
+    pub fn build(case: Case, link: &'l dyn Transport) -> Result<Self, RunError> {
         let (sent, received) = case.lens(link.world_size());
         let window = if case.way == Way::Direct { Some(Window::<T>::allocate(link, received)?) } else { None };
         let out = window.as_ref().map_or_else(|| Tensor::zeros(received), |window| window.tensor().clone());

@@ -1,6 +1,6 @@
 //! Every exchange, by every protocol, in worlds of all sizes, with elements of all types: a copy, bit for bit.
 
-use crate::case::{LONG, SMALL, Way, everything, seed, threads};
+use crate::case::{LONG, SMALL, Way, everything, joined, seed, threads};
 use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
@@ -10,7 +10,7 @@ use tilewire_testkit::random::Random;
 
 /// Random cases of all kinds, each built and launched twice.
 fn sample(world: &World, cases: usize) -> Result<(), RankError> {
-    let link = ShmTransport::rendezvous(world, SMALL)?;
+    let link = joined(world, SMALL)?;
     let mut numbers = Random::new(seed() ^ (world.size() as u64) << 32);
     for number in 0..cases {
         for kind in KINDS {
@@ -35,7 +35,7 @@ fn twice<T: tilewire::ir::scalar::Element>(mut ready: Ready<'_, T>, seed: u64) -
 }
 
 #[test]
-fn every_exchange_is_right_in_worlds_of_every_size() {
+pub fn every_exchange_is_right_in_worlds_of_every_size() {
     for ranks in [1, 2, 3, 4, 5, 8] {
         let cases = if everything() { 100 } else { 12 };
         threads(ranks, "exchanges", |world| sample(world, cases));
@@ -46,7 +46,7 @@ fn every_exchange_is_right_in_worlds_of_every_size() {
 fn every_protocol_and_both_layouts_carry_every_exchange() {
     for ranks in [2, 3] {
         threads(ranks, "protocols", |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             for (way, chunk) in [(Way::Packet, 60), (Way::staged(256, 3), 1001), (Way::Direct, 1001)] {
                 for kind in KINDS {
                     for rounds in [Rounds::Roles, Rounds::Blocks] {
@@ -65,7 +65,7 @@ fn every_protocol_and_both_layouts_carry_every_exchange() {
 #[test]
 fn a_mebibyte_for_every_peer() {
     threads(3, "a mebibyte", |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
+        let link = joined(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
         for way in [Way::Chosen, Way::Direct] {
             for kind in [Kind::AllToAll, Kind::AllGather] {
                 let case = Case { kind, root: Rank::new(0), chunk: 1 << 18, way, blocks: 1, rounds: Rounds::Roles };
@@ -83,8 +83,7 @@ fn large_chunks_are_sent_and_kept_in_turns() {
     let others = [(Kind::AllToAll, (9 << 17) + 3), (Kind::AllToAll, (33 << 16) + 1), (Kind::Broadcast, 70_001)];
     for ranks in [2, 3] {
         threads(ranks, "in turns", |world| {
-            let link =
-                ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
+            let link = joined(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
             for (kind, chunk) in cases.into_iter().chain(others) {
                 let (root, way) = (Rank::new(0), Way::Direct);
                 let case = Case { kind, root, chunk, way, blocks: 1, rounds: Rounds::Roles };
@@ -98,7 +97,7 @@ fn large_chunks_are_sent_and_kept_in_turns() {
 
 /// Several prepared exchanges, launched in turns over one transport: protocols, geometries and patterns alternate.
 pub fn back_to_back(world: &World) -> Result<(), RankError> {
-    let link = ShmTransport::rendezvous(world, SMALL)?;
+    let link = joined(world, SMALL)?;
     let case = |kind, chunk, way, blocks, rounds| Case { kind, root: Rank::new(1), chunk, way, blocks, rounds };
     let cases = [
         case(Kind::AllToAll, 333, Way::staged(256, 2), 2, Rounds::Roles),
@@ -121,7 +120,7 @@ pub fn back_to_back(world: &World) -> Result<(), RankError> {
 }
 
 #[test]
-fn a_hundred_and_fifty_launches_of_alternating_exchanges() {
+pub fn a_hundred_and_fifty_launches_of_alternating_exchanges() {
     for ranks in [2, 4] {
         threads(ranks, "back to back", back_to_back);
     }

@@ -1,10 +1,10 @@
 //! The fields of a hook's context that say *what* a value is mean the same in every algorithm, protocol and size, on the CPU engine and by
 //! the checker's definition; where no single rank qualifies the build refuses them, whatever the algorithm, protocol and size.
 
-use crate::case::threads;
+use crate::case::{has_far, joined, threads};
 use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Reducible, Rounds};
-use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
+use tilewire::link::{ShmOptions, Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
 use tilewire::transport::{RankError, World};
@@ -24,7 +24,7 @@ const OPTIONS: ShmOptions = ShmOptions {
 };
 
 /// Runs a form on one rank of a world of threads, and compares its output.
-fn runs<T: Reducible>(world: &World, link: &ShmTransport, form: &Form) -> Result<(), RankError> {
+fn runs<T: Reducible>(world: &World, link: &dyn Transport, form: &Form) -> Result<(), RankError> {
     let (me, ranks) = (world.rank().index(), world.size());
     let (sent, received) = form.collective.chunks(me, ranks);
     let direct = form.primitive == Some(Primitive::Direct);
@@ -53,7 +53,7 @@ fn laid_out() -> Vec<Form> {
 }
 
 #[test]
-fn fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol_and_size() {
+pub fn fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol_and_size() {
     let forms = laid_out();
     // Nothing is left out by mistake.
     for collective in Collective::ALL {
@@ -65,8 +65,12 @@ fn fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol_and
     }
     for ranks in [2, 3, 4] {
         threads(ranks, "fields", |world| {
-            let link = ShmTransport::rendezvous(world, OPTIONS)?;
-            forms.iter().try_for_each(|form| runs::<i64>(world, &link, form))?;
+            let link = joined(world, OPTIONS)?;
+            // A one-shot all-reduce goes in packets, which far peers do not take.
+            let is_one_shot =
+                |form: &&Form| form.collective == Collective::AllReduce && form.algorithm == Some(Algorithm::OneShot);
+            let mut possible = forms.iter().filter(|form| !(has_far(&link) && is_one_shot(form)));
+            possible.try_for_each(|form| runs::<i64>(world, &link, form))?;
             Ok(link.close()?)
         });
     }
@@ -87,7 +91,7 @@ fn one_wrong_field_is_seen_and_named() {
 #[test]
 fn an_unconfigured_all_reduce_has_the_same_fields_for_60_and_for_600_elements() {
     threads(3, "sizes", |world| {
-        let link = ShmTransport::rendezvous(world, OPTIONS)?;
+        let link = joined(world, OPTIONS)?;
         let mut protocols = Vec::new();
         for len in [60usize, 600] {
             let (inp, out) = (Tensor::<i32>::zeros(len), Tensor::<i32>::zeros(len));
@@ -264,7 +268,7 @@ fn text(traced: Result<Traced, RunError>) -> String {
 #[test]
 fn windows_refuse_what_staging_refuses() {
     threads(2, "windows", |world| {
-        let link = ShmTransport::rendezvous(world, OPTIONS)?;
+        let link = joined(world, OPTIONS)?;
         let (window, inp) = (Window::<i64>::allocate(&link, 120)?, Tensor::<i64>::zeros(60));
         let gathers = all_gather(&link, window.tensor(), &inp).window(&window).produce(|c| c.peer()).trace();
         assert!(text(gathers).contains("c.peer() in the produce hook of all_gather"));

@@ -1,6 +1,6 @@
 //! Exchanges with hooks, against plain Rust on the host; and what a hook sees of the exchange it is in.
 
-use crate::case::{LONG, SMALL, Way, assert_same, floats, seed, threads};
+use crate::case::{LONG, SMALL, Way, assert_same, floats, joined, seed, threads};
 use crate::collectives::exchange::{Case, KINDS};
 use tilewire::collective::Rounds;
 use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
@@ -10,10 +10,10 @@ use tilewire::{F8E4M3, Tensor, all_to_all};
 const GROUP: usize = 32;
 
 /// All kinds by these ways, with both layouts.
-fn every(ways: &[(Way, usize)], body: impl Fn(&World, &ShmTransport, Case) -> Result<(), RankError> + Sync) {
+fn every(ways: &[(Way, usize)], body: impl Fn(&World, &dyn Transport, Case) -> Result<(), RankError> + Sync) {
     for ranks in [1, 2, 3, 5] {
         threads(ranks, "hooks", |world| {
-            let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: Some(256 << 10), ..SMALL })?;
+            let link = joined(world, ShmOptions { packet_bytes: Some(256 << 10), ..SMALL })?;
             for &(way, chunk) in ways {
                 for kind in KINDS {
                     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks), (3, Rounds::Roles)] {
@@ -30,7 +30,7 @@ fn every(ways: &[(Way, usize)], body: impl Fn(&World, &ShmTransport, Case) -> Re
 /// Input, output and, for `direct`, the window it is in.
 type Tensors = (Tensor<f32>, Tensor<f32>, Option<Window<f32>>);
 
-fn tensors(case: &Case, link: &ShmTransport) -> Result<Tensors, tilewire::RunError> {
+fn tensors(case: &Case, link: &dyn Transport) -> Result<Tensors, tilewire::RunError> {
     let (sent, received) = case.lens(link.world_size());
     let window = if case.way == Way::Direct { Some(Window::allocate(link, received)?) } else { None };
     let out = window.as_ref().map_or_else(|| Tensor::zeros(received), |window| window.tensor().clone());
@@ -39,7 +39,7 @@ fn tensors(case: &Case, link: &ShmTransport) -> Result<Tensors, tilewire::RunErr
     Ok((inp, out, window))
 }
 
-fn check(case: &Case, link: &ShmTransport, out: &Tensor<f32>, hook: impl Fn(&[f32]) -> Vec<f32>) {
+fn check(case: &Case, link: &dyn Transport, out: &Tensor<f32>, hook: impl Fn(&[f32]) -> Vec<f32>) {
     let (me, ranks) = (link.rank(), link.world_size());
     let input = |rank| floats(seed(), rank, case.lens(ranks).0);
     let must = case.expected(me, ranks, input, hook).unwrap_or_else(|| vec![-7.5; out.len()]);
@@ -49,7 +49,7 @@ fn check(case: &Case, link: &ShmTransport, out: &Tensor<f32>, hook: impl Fn(&[f3
 const WAYS: [(Way, usize); 3] = [(Way::Packet, 192), (Way::staged(512, 2), 960), (Way::Direct, 960)];
 
 #[test]
-fn a_produce_hook_scales() {
+pub fn a_produce_hook_scales() {
     every(&WAYS, |_, link, case| {
         let (inp, out, window) = tensors(&case, link)?;
         let exchange = case.of(link, &out, &inp);
@@ -61,7 +61,7 @@ fn a_produce_hook_scales() {
 }
 
 #[test]
-fn every_chunk_arrives_transposed() {
+pub fn every_chunk_arrives_transposed() {
     every(&WAYS, |_, link, case| {
         let (inp, out, window) = tensors(&case, link)?;
         let (rows, cols) = (12, case.chunk / 12);
@@ -83,7 +83,7 @@ fn quantised(chunk: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn payload_and_scale_travel_side_by_side() {
+pub fn payload_and_scale_travel_side_by_side() {
     every(&WAYS[..2], |_, link, case| {
         let (inp, out, _) = tensors(&case, link)?;
         let exchange = case.of(link, &out, &inp).granule(GROUP).produce2(|c| {
@@ -111,7 +111,7 @@ fn a_consume_hook_adds_to_what_is_there() {
 #[test]
 fn chunks_may_change_their_length_and_type_on_the_way() {
     threads(3, "another length", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         // Of every pair of elements the sum arrives, as an integer.
         let inp = Tensor::from_fn(3 * 200, |i| i as f32);
         let out = Tensor::<i32>::zeros(3 * 100);
@@ -125,15 +125,17 @@ fn chunks_may_change_their_length_and_type_on_the_way() {
 }
 
 #[test]
-fn a_hook_knows_peers_shard_and_block() {
+pub fn a_hook_knows_peers_shard_and_block() {
     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Roles), (1, Rounds::Blocks), (2, Rounds::Blocks)] {
         threads(4, "facts", |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             let (me, ranks) = (world.rank().index() as i64, 4i64);
             // A position of the chunk for each fact that the sender knows, and one for each that the receiver knows.
             const FACTS: usize = 7;
             let (inp, out) = (Tensor::<i64>::zeros(4 * FACTS), Tensor::<i64>::zeros(8 * FACTS));
-            let exchange = all_to_all(&link, &out, &inp).blocks(blocks).rounds(rounds).granule(FACTS);
+            // Seven elements are a tile, by whatever protocol.
+            let exchange =
+                all_to_all(&link, &out, &inp).blocks(blocks).rounds(rounds).granule(FACTS).slot_bytes(8 * FACTS);
             exchange
                 .produce(|c| {
                     let facts = [c.rank(), c.peer(), c.shard(), c.world_size(), c.chunk(), c.num_blocks(), c.block()];

@@ -3,21 +3,21 @@
 //! others.
 
 mod exchange;
-mod exchanges;
+pub mod exchanges;
 mod failures;
 #[cfg(feature = "check")]
-mod fields;
+pub mod fields;
 mod foreign;
-mod hooks;
-mod in_place;
+pub mod hooks;
+pub mod in_place;
 #[cfg(feature = "check")]
 mod legs;
 mod many;
 mod processes;
 mod rebind;
-mod reductions;
+pub mod reductions;
 mod refusals;
 #[cfg(feature = "check")]
-mod rings;
+pub mod rings;
 mod same_hooks;
 mod strided;

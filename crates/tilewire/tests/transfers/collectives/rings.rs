@@ -1,17 +1,17 @@
 //! All-gathers that go round a ring give what those that go straight give, and hooks see the same.
 
-use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
+use crate::case::{SMALL, Way, assert_same, data, floats, joined, poison, seed, threads};
 use tilewire::ir::{Op, Region, simplify};
-use tilewire::link::{ShmTransport, Transport};
+use tilewire::link::Transport;
 use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_gather, all_reduce};
 
 /// Worlds of all sizes, with some geometries.
-fn every(body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync) {
+fn every(body: impl Fn(&World, &dyn Transport, Way, usize) -> Result<(), RankError> + Sync) {
     for ranks in [1, 2, 3, 4, 5, 8] {
         threads(ranks, "rings", |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             for way in [Way::Chosen, Way::staged(256, 2), Way::staged(512, 7)] {
                 for blocks in [1, 3] {
                     body(world, &link, way, blocks)?;
@@ -23,7 +23,7 @@ fn every(body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankErro
 }
 
 #[test]
-fn a_ring_gathers_every_bit() {
+pub fn a_ring_gathers_every_bit() {
     every(|world, link, way, blocks| {
         // Above the staging once, in large steps: every step waits for a neighbour.
         let longest = if way == Way::Chosen { 20_001 } else { 1001 };
@@ -73,7 +73,7 @@ fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
 }
 
 #[test]
-fn two_values_go_round_side_by_side() {
+pub fn two_values_go_round_side_by_side() {
     every(|world, link, way, blocks| {
         if way == Way::staged(256, 2) {
             return Ok(()); // not 32 elements fit a slot with their scales
@@ -109,9 +109,9 @@ fn two_values_go_round_side_by_side() {
 }
 
 #[test]
-fn a_ring_gathers_in_place() {
+pub fn a_ring_gathers_in_place() {
     threads(3, "ring in place", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, len) = (world.rank(), 700);
         let out = Tensor::<u32>::zeros(3 * len);
         let own = out.slice(me.index() * len..(me.index() + 1) * len);

@@ -1,7 +1,7 @@
 //! Plain copies: every type, size, number of ranks and of blocks, by every protocol.
 
-use crate::case::{SMALL, Shift, TYPES, Way, assert_same, data, everything, poison, seed, threads};
-use tilewire::link::{ShmOptions, ShmTransport};
+use crate::case::{SMALL, Shift, TYPES, Way, assert_same, data, everything, joined, poison, seed, threads};
+use tilewire::link::ShmOptions;
 use tilewire::transport::Rank;
 use tilewire::{Tensor, recv, send, sendrecv};
 use tilewire_testkit::random::Random;
@@ -10,9 +10,9 @@ const WAYS: [Way; 6] =
     [Way::Packet, Way::staged(128, 2), Way::staged(512, 8), Way::bulk(128, 2), Way::bulk(512, 8), Way::Direct];
 
 #[test]
-fn every_type_in_every_small_count_goes_every_way() {
+pub fn every_type_in_every_small_count_goes_every_way() {
     threads(2, "small counts", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for ty in 0..TYPES {
             for len in [0, 1, 15, 16, 17] {
                 for way in WAYS {
@@ -27,10 +27,10 @@ fn every_type_in_every_small_count_goes_every_way() {
 }
 
 #[test]
-fn a_kibibyte_to_many_mebibytes_go_every_way() {
+pub fn a_kibibyte_to_many_mebibytes_go_every_way() {
     let largest = if everything() { 256 << 20 } else { 1 << 20 };
     threads(2, "large", |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
+        let link = joined(world, ShmOptions::default())?;
         let mut bytes = 1 << 10;
         while bytes <= largest {
             for way in [Way::Chosen, Way::staged(64 << 10, 2), Way::bulk(32 << 10, 4), Way::Direct] {
@@ -48,10 +48,10 @@ fn a_kibibyte_to_many_mebibytes_go_every_way() {
 }
 
 #[test]
-fn rings_of_two_to_eight_ranks_shift_by_every_distance() {
+pub fn rings_of_two_to_eight_ranks_shift_by_every_distance() {
     for ranks in 2..=8 {
         threads(ranks, ranks, |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             for by in 1..ranks {
                 for (way, len) in
                     [(Way::Packet, 100), (Way::staged(256, 2), 1000), (Way::bulk(256, 5), 1000), (Way::Direct, 300)]
@@ -65,9 +65,9 @@ fn rings_of_two_to_eight_ranks_shift_by_every_distance() {
 }
 
 #[test]
-fn one_to_eight_blocks_share_tiles_that_they_do_not_divide() {
+pub fn one_to_eight_blocks_share_tiles_that_they_do_not_divide() {
     threads(2, "blocks", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for blocks in 1..=8 {
             for (way, len) in [
                 (Way::staged(256, 2), 64 * 13 + 5),
@@ -88,9 +88,9 @@ fn one_to_eight_blocks_share_tiles_that_they_do_not_divide() {
 }
 
 #[test]
-fn a_block_goes_more_than_128_steps() {
+pub fn a_block_goes_more_than_128_steps() {
     threads(3, "steps", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for (depth, blocks) in [(2, 1), (7, 1), (8, 3)] {
             // 16 elements in a slot: 600 steps and a part of one, three times the 200 of a block.
             Shift { len: 16 * 600 + 3, by: 2, blocks, way: Way::staged(128, depth) }.run::<u64>(
@@ -104,10 +104,10 @@ fn a_block_goes_more_than_128_steps() {
 }
 
 #[test]
-fn a_message_goes_from_rank_to_rank_by_send_and_recv() {
+pub fn a_message_goes_from_rank_to_rank_by_send_and_recv() {
     let (first, ranks) = (Rank::new(0), 5);
     threads(ranks, "chain", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for (round, way) in [Way::Packet, Way::staged(256, 3), Way::bulk(256, 3), Way::Chosen].into_iter().enumerate() {
             let (len, seed) = (77 + round, seed() + round as u64);
             let (me, config) = (world.rank(), way.config(2));
@@ -126,10 +126,10 @@ fn a_message_goes_from_rank_to_rank_by_send_and_recv() {
 }
 
 #[test]
-fn every_leg_of_a_ring_may_have_a_length_of_its_own() {
+pub fn every_leg_of_a_ring_may_have_a_length_of_its_own() {
     let len = |from: Rank| [0, 700, 33, 129][from.index()];
     threads(4, "lengths", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, to, from) = (world.rank(), world.rank().after(1, 4), world.rank().after(3, 4));
         for way in [Way::Chosen, Way::staged(128, 2), Way::bulk(128, 3)] {
             let (inp, out) = (Tensor::from_slice(&data::<u16>(seed(), me, len(me))), Tensor::zeros(len(from)));
@@ -142,9 +142,9 @@ fn every_leg_of_a_ring_may_have_a_length_of_its_own() {
 }
 
 #[test]
-fn a_pair_sends_both_ways_without_sendrecv() {
+pub fn a_pair_sends_both_ways_without_sendrecv() {
     threads(2, "both ways", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let (x, y) = (Tensor::from_slice(&data::<f64>(seed(), me, 40)), Tensor::<f64>::zeros(40));
         let (mut give, mut take) = (send(&link, &x, peer).build()?, recv(&link, &y, peer).build()?);
@@ -165,13 +165,13 @@ fn a_pair_sends_both_ways_without_sendrecv() {
 }
 
 #[test]
-fn a_seeded_sample_of_everything() {
+pub fn a_seeded_sample_of_everything() {
     let (worlds, transfers) = if everything() { (500, 40) } else { (8, 12) };
     for world_number in 0..worlds {
         let numbers = Random::new(seed().wrapping_mul(31).wrapping_add(world_number));
         let ranks = 2 + numbers.clone().below(7);
         threads(ranks, &numbers, |world| {
-            let (mut numbers, link) = (numbers.clone(), ShmTransport::rendezvous(world, SMALL)?);
+            let (mut numbers, link) = (numbers.clone(), joined(world, SMALL)?);
             for _ in 0..transfers {
                 let (shift, ty) = (Shift::any(&mut numbers, ranks), numbers.below(TYPES));
                 shift.run_as(ty, world, &link, numbers.next())?;
@@ -194,7 +194,7 @@ fn what_is_chosen_fits_every_transport() {
             ..SMALL
         };
         threads(2, options, |world| {
-            let link = ShmTransport::rendezvous(world, options)?;
+            let link = joined(world, options)?;
             for blocks in [1, 2, 8].into_iter().filter(|&blocks| blocks <= max_blocks_per_peer) {
                 for len in [1, 16, 65, 100, 1000] {
                     Shift { len, by: 1, blocks, way: Way::Chosen }.run::<u64>(world, &link, seed())?;

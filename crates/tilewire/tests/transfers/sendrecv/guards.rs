@@ -1,18 +1,18 @@
 //! Memory that is not of the message stays as it was.
 
-use crate::case::{SMALL, Shift, Way, assert_same, bits, data, poison, seed, threads};
+use crate::case::{SMALL, Shift, Way, assert_same, bits, data, joined, poison, seed, threads};
 use crate::untouched;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tilewire::ir::scalar::Element;
-use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::link::{Transport, Window};
 use tilewire::tensor::bytes_of;
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Memory, Tensor, recv, send, sendrecv};
 use tilewire_testkit::ranks::words;
 
 /// Receives into the middle of a tensor.
-fn into_the_middle<T: Element>(world: &World, link: &ShmTransport, way: Way, blocks: usize) -> Result<(), RankError> {
+fn into_the_middle<T: Element>(world: &World, link: &dyn Transport, way: Way, blocks: usize) -> Result<(), RankError> {
     let (me, peer) = (world.rank(), world.rank().after(1, 2));
     for (start, len) in [(1, 17), (8, 16), (64, 15), (3, 0), (64, 64)] {
         let (inp, all) = (Tensor::from_slice(&data::<T>(seed(), me, 200)), Tensor::<T>::zeros(200));
@@ -30,9 +30,9 @@ fn into_the_middle<T: Element>(world: &World, link: &ShmTransport, way: Way, blo
 }
 
 #[test]
-fn elements_around_the_output_are_untouched() {
+pub fn elements_around_the_output_are_untouched() {
     threads(2, "around", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for way in [Way::Packet, Way::staged(64, 2), Way::bulk(64, 4), Way::Chosen] {
             for blocks in [1, 2] {
                 into_the_middle::<u8>(world, &link, way, blocks)?;
@@ -46,10 +46,10 @@ fn elements_around_the_output_are_untouched() {
 }
 
 #[test]
-fn windows_of_others_are_untouched() {
+pub fn windows_of_others_are_untouched() {
     let [sender, receiver] = [0, 1].map(Rank::new);
     threads(3, "windows", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (window, other) = (Window::<u16>::allocate(&link, 77)?, Window::<u16>::allocate(&link, 77)?);
         poison(window.tensor());
         poison(other.tensor());
@@ -70,10 +70,10 @@ fn windows_of_others_are_untouched() {
 }
 
 #[test]
-fn bytes_behind_a_window_are_untouched() {
+pub fn bytes_behind_a_window_are_untouched() {
     // Ends within a word, a vector and a line; several blocks end within one line.
     threads(2, "behind windows", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for len in [1, 3, 15, 77, 131, 1023] {
             for blocks in [1, 2, 3, 8] {
                 let shift = Shift { len, by: 1, blocks, way: Way::Direct };
@@ -92,7 +92,7 @@ fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
     // The segments of all are as long as the longest; what is sent is as long as the window of the receiver.
     let len = |of: Rank| [77, 500, 21][of.index()];
     threads(3, "windows of their own lengths", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
         let window = Window::<u16>::allocate(&link, len(me))?;
         let behind = untouched::behind(window.tensor().memory());
@@ -130,7 +130,7 @@ fn staging_and_packets_that_are_not_of_the_message_are_untouched() {
     const BLOCKS: usize = 3;
     let [sender, receiver] = [0, 1].map(Rank::new);
     threads(3, "staging", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let me = world.rank();
         let areas = |of: Rank| {
             let endpoint = link.endpoint(of).unwrap();
@@ -176,7 +176,7 @@ fn staging_and_packets_that_are_not_of_the_message_are_untouched() {
 #[test]
 fn slots_of_other_peers_and_blocks_are_untouched() {
     threads(3, "slots", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, idle) = (world.rank(), Rank::new(2));
         if me != idle {
             let peer = me.after(1, 2);

@@ -1,9 +1,9 @@
 //! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's data.
 
-use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
+use crate::case::{SMALL, Way, assert_same, data, floats, joined, poison, seed, threads};
 use tilewire::check::{Options, evaluate};
 use tilewire::ir::scalar::Element;
-use tilewire::link::{ShmOptions, ShmTransport, Window};
+use tilewire::link::{ShmOptions, Transport, Window};
 use tilewire::prelude::*;
 use tilewire::tensor::bytes_of;
 use tilewire::transport::{Rank, RankError, World};
@@ -29,7 +29,7 @@ fn by_definition(traced: &Traced) -> Vec<u8> {
 /// Runs a ring shift with hooks, given once for both builders, and compares with a map of what the peer sent.
 macro_rules! agrees {
     ($world:expr, $link:expr, $way:expr, $blocks:expr, $lens:expr, $Out:ty, |$builder:ident| $hooked:expr) => {{
-        let (world, link, way, (sent, received)): (&World, &ShmTransport, Way, (usize, usize)) =
+        let (world, link, way, (sent, received)): (&World, &dyn Transport, Way, (usize, usize)) =
             ($world, $link, $way, $lens);
         let (me, size) = (world.rank(), world.size());
         let (to, from) = (me.after(1, size), me.after(size - 1, size));
@@ -51,9 +51,9 @@ macro_rules! agrees {
 }
 
 /// Every way with one and with three blocks.
-fn every_way(ways: &'static [Way], body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync) {
+fn every_way(ways: &'static [Way], body: impl Fn(&World, &dyn Transport, Way, usize) -> Result<(), RankError> + Sync) {
     threads(3, "hooks", |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: Some(256 << 10), ..SMALL })?;
+        let link = joined(world, ShmOptions { packet_bytes: Some(256 << 10), ..SMALL })?;
         for &way in ways {
             for blocks in [1, 2, 3] {
                 body(world, &link, way, blocks)?;
@@ -64,7 +64,7 @@ fn every_way(ways: &'static [Way], body: impl Fn(&World, &ShmTransport, Way, usi
 }
 
 #[test]
-fn a_produce_hook_scales() {
+pub fn a_produce_hook_scales() {
     every_way(&WAYS, |world, link, way, blocks| {
         agrees!(world, link, way, blocks, (301, 301), f32, |b| b.produce(|c| c.input.load(c.pos()) * 0.3 + 1.0));
         Ok(())
@@ -91,7 +91,7 @@ fn both_hooks_share_the_work_of_a_narrower_wire() {
 }
 
 #[test]
-fn payload_and_scale_travel_side_by_side() {
+pub fn payload_and_scale_travel_side_by_side() {
     // Slots that hold at least the 32 elements of a group.
     const WAYS: [Way; 5] = [Way::Packet, Way::staged(512, 2), Way::staged(512, 7), Way::bulk(512, 7), Way::Chosen];
     every_way(&WAYS, |world, link, way, blocks| {
@@ -109,7 +109,7 @@ fn payload_and_scale_travel_side_by_side() {
 }
 
 #[test]
-fn three_parts_of_different_types_travel_side_by_side() {
+pub fn three_parts_of_different_types_travel_side_by_side() {
     every_way(&WAYS[..4], |world, link, way, blocks| {
         agrees!(world, link, way, blocks, (133, 133), f64, |b| b
             .produce3(|c| {
@@ -125,7 +125,7 @@ fn three_parts_of_different_types_travel_side_by_side() {
 const SHAPES: [(usize, usize); 8] = [(8, 8), (1, 40), (40, 1), (3, 3), (17, 6), (6, 3), (5, 23), (13, 19)];
 
 #[test]
-fn chunks_arrive_transposed_by_the_sender() {
+pub fn chunks_arrive_transposed_by_the_sender() {
     every_way(&WAYS, |world, link, way, blocks| {
         for (rows, cols) in SHAPES {
             agrees!(world, link, way, blocks, (rows * cols, rows * cols), f32, |b| b
@@ -138,7 +138,7 @@ fn chunks_arrive_transposed_by_the_sender() {
 }
 
 #[test]
-fn chunks_arrive_transposed_by_the_receiver() {
+pub fn chunks_arrive_transposed_by_the_receiver() {
     every_way(&WAYS[..4], |world, link, way, blocks| {
         for (rows, cols) in SHAPES {
             // Positions run over the output as it is sent; the receiver puts them elsewhere.
@@ -154,7 +154,7 @@ fn chunks_arrive_transposed_by_the_receiver() {
 fn rows_that_blocks_share_unequally_fit_their_packets() {
     // 512 bytes of packets for each block: two of three rows are 520, and their share of three would be less.
     threads(2, "rows in packets", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for cols in [60, 64, 65, 70] {
             for _ in 0..10 {
                 agrees!(world, &link, Way::Chosen, 2, (3 * cols, 3 * cols), f32, |b| b
@@ -170,7 +170,7 @@ fn rows_that_blocks_share_unequally_fit_their_packets() {
 #[test]
 fn large_chunks_arrive_transposed_in_tiles() {
     threads(2, "large chunks", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for (rows, cols) in [(97, 113), (300, 41), (64, 128)] {
             for (way, blocks) in
                 [(Way::staged(256, 3), 1), (Way::staged(2048, 2), 5), (Way::bulk(256, 5), 2), (Way::Chosen, 8)]
@@ -186,9 +186,9 @@ fn large_chunks_arrive_transposed_in_tiles() {
 }
 
 #[test]
-fn a_consume_hook_accumulates() {
+pub fn a_consume_hook_accumulates() {
     threads(3, "accumulate", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
         for way in [Way::Packet, Way::staged(128, 2), Way::bulk(128, 3), Way::Chosen] {
             let (mine, sum) = (floats(seed(), me, 333), Tensor::from_slice(&floats(7, me, 333)));
@@ -211,7 +211,7 @@ fn a_consume_hook_accumulates() {
 
 #[test]
 fn one_side_may_pack_elements_that_the_other_copies_in_words() {
-    fn one_way<T: Element>(world: &World, link: &ShmTransport, config: Knobs) -> Result<(), RankError> {
+    fn one_way<T: Element>(world: &World, link: &dyn Transport, config: Knobs) -> Result<(), RankError> {
         let (sender, receiver) = (Rank::new(0), Rank::new(1));
         for len in [16, 24, 40, 64] {
             for hook_sends in [true, false] {
@@ -234,7 +234,7 @@ fn one_side_may_pack_elements_that_the_other_copies_in_words() {
         Ok(())
     }
     threads(2, "words", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         for blocks in 1..=4 {
             for granule in [1, 3, 8, 64] {
                 let config = Knobs { granule: Some(granule), ..Way::Packet.config(blocks) };
@@ -250,7 +250,7 @@ fn one_side_may_pack_elements_that_the_other_copies_in_words() {
 fn a_produce_hook_gathers_by_an_index() {
     const ROWS: usize = 50;
     threads(2, "gather", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let index = |rank, len| data::<u32>(3, rank, len).iter().map(|i| i % ROWS as u32).collect::<Vec<_>>();
         for (way, len) in [
@@ -284,9 +284,9 @@ fn a_produce_hook_gathers_by_an_index() {
 }
 
 #[test]
-fn hooks_know_where_they_are() {
+pub fn hooks_know_where_they_are() {
     threads(3, "places", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
         let (inp, out) = (Tensor::<i64>::zeros(500), Tensor::<i64>::zeros(500));
         sendrecv(&link, &out, &inp, to, from)

@@ -1,12 +1,12 @@
 //! `send`, `recv` and `sendrecv` among ranks that are threads: bit for bit what a copy on the host with the hook applied gives, or an
 //! error that says why not. `TILEWIRE_SENDRECV=full` runs all of it, without it a sample; `TILEWIRE_SEED` chooses another one.
 
-mod copies;
+pub mod copies;
 mod failures;
-mod guards;
+pub mod guards;
 #[cfg(feature = "check")]
-mod hooks;
+pub mod hooks;
 mod puts;
 mod refusals;
-mod sequences;
+pub mod sequences;
 mod wrap;

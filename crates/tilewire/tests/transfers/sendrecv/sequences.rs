@@ -1,8 +1,8 @@
 //! Launch after launch on one transport: nothing is reset, and nothing of one launch is left for the next.
 
-use crate::case::{SMALL, Shift, Way, assert_same, data, everything, pause, poison, seed, threads};
+use crate::case::{SMALL, Shift, Way, assert_same, data, everything, joined, pause, poison, seed, threads};
 use tilewire::collective::PreparedExchange;
-use tilewire::link::{ShmOptions, ShmTransport, Window};
+use tilewire::link::{ShmOptions, Transport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Tensor, recv, send, sendrecv};
 use tilewire_testkit::random::Random;
@@ -17,7 +17,7 @@ struct Repeated<'l> {
 }
 
 impl<'l> Repeated<'l> {
-    fn build(shift: Shift, world: &World, link: &'l ShmTransport) -> Result<Self, RankError> {
+    fn build(shift: Shift, world: &World, link: &'l dyn Transport) -> Result<Self, RankError> {
         let (to, from) = shift.peers(world);
         let (inp, config) = (Tensor::zeros(shift.len), shift.way.config(shift.blocks));
         if shift.way == Way::Direct {
@@ -42,7 +42,7 @@ impl<'l> Repeated<'l> {
 
 fn a_thousand_launches(ranks: usize, shift: Shift) {
     threads(ranks, shift, |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let mut repeated = Repeated::build(shift, world, &link)?;
         for launch in 0..1000 {
             repeated.run(world.rank(), seed() + launch)?;
@@ -59,7 +59,7 @@ fn a_thousand_launches_in_packets_need_no_reset() {
 }
 
 #[test]
-fn a_thousand_launches_through_staging_need_no_reset() {
+pub fn a_thousand_launches_through_staging_need_no_reset() {
     a_thousand_launches(2, Shift { len: 150, by: 1, blocks: 2, way: Way::staged(128, 2) });
     // A depth that the steps of a launch do not divide.
     a_thousand_launches(3, Shift { len: 100, by: 1, blocks: 1, way: Way::staged(128, 3) });
@@ -71,7 +71,7 @@ fn a_thousand_launches_into_windows_need_no_reset() {
 }
 
 #[test]
-fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
+pub fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
     let ways = [
         Way::Packet,
         Way::staged(128, 2),
@@ -83,7 +83,7 @@ fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
     ];
     let launches = if everything() { 20_000 } else { 400 };
     threads(3, "alternating", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let mut numbers = Random::new(seed());
         let build = |number: usize| {
             let (way, len) = (ways[number % ways.len()], [1, 90, 60, 17][number % 4] * (1 + number % 2));
@@ -100,10 +100,10 @@ fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
 }
 
 #[test]
-fn a_deep_pipeline_drains_before_its_slots_become_others() {
+pub fn a_deep_pipeline_drains_before_its_slots_become_others() {
     // Many slots are under way when the next launch cuts the same bytes differently; the receiver is late.
     threads(2, "drain", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let ways = [Way::staged(512, 8), Way::staged(128, 2), Way::staged(256, 8), Way::staged(2048, 2)];
         let mut numbers = Random::new(seed() + u64::from(me.number()));
@@ -125,11 +125,11 @@ fn a_deep_pipeline_drains_before_its_slots_become_others() {
 }
 
 #[test]
-fn any_pair_exchanges_while_the_others_do_something_else() {
+pub fn any_pair_exchanges_while_the_others_do_something_else() {
     let ranks = 5;
     let transfers = if everything() { 3000 } else { 150 };
     threads(ranks, "pairs", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, mut script) = (world.rank(), Random::new(seed()));
         for _ in 0..transfers {
             let sender = Rank::new(script.below(ranks) as u32);
@@ -152,10 +152,7 @@ fn any_pair_exchanges_while_the_others_do_something_else() {
 #[test]
 fn two_transports_are_used_in_turns() {
     threads(3, "two transports", |world| {
-        let links = [
-            ShmTransport::rendezvous(world, SMALL)?,
-            ShmTransport::rendezvous(world, ShmOptions { max_slots: Some(3), ..SMALL })?,
-        ];
+        let links = [joined(world, SMALL)?, joined(world, ShmOptions { max_slots: Some(3), ..SMALL })?];
         let (mut numbers, mut all) = (Random::new(seed()), Vec::new());
         for (number, way) in [Way::Packet, Way::staged(128, 2), Way::Direct].into_iter().enumerate() {
             for link in &links {
@@ -179,7 +176,7 @@ fn ranks_that_come_at_any_time_get_the_same() {
         [Way::Packet, Way::staged(128, 2), Way::staged(256, 8), Way::bulk(128, 2), Way::bulk(256, 8), Way::Direct]
     {
         threads(4, way, |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             let mut late = Random::new(seed() + u64::from(world.rank().number()));
             let mut repeated = Repeated::build(Shift { len: 120, by: 1, blocks: 2, way }, world, &link)?;
             for launch in 0..60 {
@@ -195,7 +192,7 @@ fn ranks_that_come_at_any_time_get_the_same() {
 #[test]
 fn a_fast_sender_never_overwrites_a_window_that_is_still_read() {
     threads(2, "ready", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let window = Window::<u32>::allocate(&link, 100)?;
         let mut numbers = Random::new(seed());

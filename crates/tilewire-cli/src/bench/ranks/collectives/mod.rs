@@ -115,7 +115,10 @@ fn sides<'l>(links: &'l Links, work: Work, bytes: usize) -> Result<Vec<Side<'l>>
         sides.extend(buffers.stores_alone());
     }
     let ranks = links.shm.world_size();
-    let races = if links.mesh().is_some() { posted_races(work, bytes, ranks) } else { races(work, bytes, ranks) };
+    let races = match links.mesh() {
+        Some(_) => posted_races(work, bytes, ranks, links.have_two_levels()),
+        None => races(work, bytes, ranks),
+    };
     for race in races {
         sides.push(race.side(&buffers)?);
     }
@@ -140,10 +143,17 @@ fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
 }
 
 /// The races over a mesh, where far peers have neither packets nor windows. Targets are for shared memory.
-fn posted_races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
+fn posted_races(work: Work, bytes: usize, ranks: usize, two_levels: bool) -> Vec<Race> {
     let against = races(work, bytes, ranks)[0].against;
-    let (name, primitive) = if bytes <= SMALL { ("default", None) } else { ("staged", Some(Primitive::Staged)) };
-    vec![Race { name, primitive, against, aim: Aim::None }]
+    let race = |name, primitive| Race { name, primitive, against, aim: Aim::None };
+    match work {
+        _ if bytes <= SMALL => vec![race("default", None)],
+        // A primitive asks for one level.
+        Work::AllGather | Work::Broadcast if two_levels => {
+            vec![race("two-level", None), race("staged", Some(Primitive::Staged))]
+        }
+        _ => vec![race("staged", Some(Primitive::Staged))],
+    }
 }
 
 fn aim(work: Work, bytes: usize, ranks: usize) -> Aim {

@@ -1,11 +1,14 @@
-//! Properties of the processor besides its [level](super::level): those that measurably matter, on the processors that
-//! were measured.
+//! What is known of this machine's processor, as plain data.
+//!
+//! Decisions that all ranks must make alike depend on a [`Processor`] that the ranks have agreed on. What changes only
+//! how fast this rank does its part may ask [`is_intel`] and [`second_level`].
+#![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
 
 /// The properties of a processor that decisions depend on, as plain data: ranks on other machines may have other ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Processor {
+pub struct Processor {
     /// True if it is made by Intel.
     pub intel: bool,
     /// Bytes of a core's second-level cache.
@@ -14,8 +17,36 @@ pub(crate) struct Processor {
 
 impl Processor {
     /// This machine's processor.
-    pub(crate) fn here() -> Processor {
+    pub fn here() -> Processor {
+        #[cfg(test)]
+        if let Some(claimed) = CLAIMED.get() {
+            return claimed;
+        }
         Processor { intel: is_intel(), second_level: second_level() }
+    }
+
+    /// What two processors have in common: choices that are made for it suit both.
+    pub(crate) fn and(self, other: Processor) -> Processor {
+        Processor {
+            // Larger rings were measured on other makers' processors alone. The smaller ones of Intel's work on all.
+            intel: self.intel || other.intel,
+            // Slots that fit the smaller cache fit the larger one, too.
+            second_level: self.second_level.min(other.second_level),
+        }
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The processor that this thread's rank claims to have.
+    static CLAIMED: std::cell::Cell<Option<Processor>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+impl Processor {
+    /// From here on, this thread's rank says that it runs on this processor.
+    pub(crate) fn claim(self) {
+        CLAIMED.set(Some(self));
     }
 }
 
@@ -32,31 +63,6 @@ pub(crate) fn is_intel() -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn is_intel() -> bool {
     false
-}
-
-/// The time by the processor's own clock, in ticks of unknown length, for comparing times. Instructions may be
-/// reordered across it in both directions.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn ticks() -> u64 {
-    // SAFETY: it reads a counter that every x86-64 processor has, and nothing else.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-/// Does `work` and returns how many [ticks] it took. Fences keep earlier and later instructions out.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-#[cfg_attr(test, allow(dead_code))] // tests set how long a look takes
-pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
-    // SAFETY: load fences, which every x86-64 processor has.
-    let fence = || unsafe { std::arch::x86_64::_mm_lfence() };
-    fence();
-    let start = ticks();
-    fence();
-    let done = work();
-    fence();
-    // If the clock is set back, this wraps to a very long time.
-    (done, ticks().wrapping_sub(start))
 }
 
 /// Bytes of a core's second-level cache, as the processor reports it, clamped to a likely size.

@@ -1,0 +1,148 @@
+//! Domains: which ranks map each other's memory. Given by the user, or found by what the ranks really reach.
+//!
+//! ```text
+//!   1  all ranks tell: host, process, device          2  each tells whom its kernels reach
+//!   3  ranks that reach each other, both ways, and all others of a domain, are in it
+//! ```
+#![forbid(unsafe_code)]
+
+use crate::transport::rendezvous::{Parameters, Shared};
+use crate::transport::{Rank, TransportError, host_name};
+
+/// What a rank says of the place of its memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    host: String,
+    process: String,
+    /// Its device's number in its process, and its name in all; both empty for a CPU.
+    pub(super) ordinal: String,
+    pub(super) device: String,
+}
+
+impl Place {
+    fn of(values: &[String]) -> Option<Place> {
+        let [.., host, process, ordinal, device] = values else { return None };
+        let [host, process, ordinal, device] = [host, process, ordinal, device].map(String::clone);
+        Some(Place { host, process, ordinal, device })
+    }
+
+    pub(super) fn is_on_host_of(&self, other: &Place) -> bool {
+        self.host == other.host
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn is_in_this_process(&self) -> bool {
+        self.host == host_name() && self.process == std::process::id().to_string()
+    }
+}
+
+/// Finds the domains. `device` is the number and name of this rank's device; `reaches` tells if kernels of this rank
+/// (the first place) reach memory of another. Collective.
+pub(super) fn found(
+    world: &Shared,
+    device: (String, String),
+    reaches: impl Fn(&Place, &Place) -> Result<bool, TransportError>,
+) -> Result<Vec<Vec<u32>>, TransportError> {
+    let told = Parameters::new("mesh/places")
+        .with("host", host_name())
+        .with("process", std::process::id())
+        .with("ordinal", device.0)
+        .with("device", device.1)
+        .agree(world, &["host", "process", "ordinal", "device"], world.deadline())?;
+    let places = told.iter().zip(Rank::all(world.size())).map(|(values, rank)| {
+        Place::of(values).ok_or_else(|| TransportError::Peer { rank, what: "it did not say where it is".to_string() })
+    });
+    let places = places.collect::<Result<Vec<Place>, _>>()?;
+    let me = &places[world.rank().index()];
+    let reach = places.iter().map(|place| Ok(if reaches(me, place)? { '1' } else { '0' }));
+    let (reach, objection) = match reach.collect::<Result<String, TransportError>>() {
+        Ok(reach) => (reach, None),
+        Err(error) => (String::new(), Some(error)),
+    };
+    let told = Parameters::new("mesh/reach").with("reach", reach).object(objection);
+    let told = told.agree(world, &["reach"], world.deadline())?;
+    let reach = told.iter().map(|values| values.last().is_some_and(|bits| bits.len() == world.size()));
+    if let Some(rank) = reach.into_iter().position(|is_whole| !is_whole) {
+        let what = "it did not say whom it reaches".to_string();
+        return Err(TransportError::Peer { rank: Rank::new(rank as u32), what });
+    }
+    let bit = |from: usize, to: usize| told[from].last().is_some_and(|bits| bits.as_bytes()[to] == b'1');
+    Ok(grouped(world.size(), |a, b| bit(a, b) && bit(b, a)))
+}
+
+/// The ranks in domains, all members of which reach each other. A rank joins the first domain that it can.
+fn grouped(ranks: usize, both_reach: impl Fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
+    let mut domains: Vec<Vec<u32>> = Vec::new();
+    for rank in 0..ranks {
+        let fits = |domain: &&mut Vec<u32>| domain.iter().all(|&other| both_reach(rank, other as usize));
+        match domains.iter_mut().find(fits) {
+            Some(domain) => domain.push(rank as u32),
+            None => domains.push(vec![rank as u32]),
+        }
+    }
+    domains
+}
+
+/// Every rank is in exactly one domain.
+pub(super) fn check(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportError> {
+    let mut all: Vec<u32> = domains.iter().flatten().copied().collect();
+    all.sort_unstable();
+    if all.iter().copied().eq(0..ranks as u32) && domains.iter().all(|domain| !domain.is_empty()) {
+        return Ok(());
+    }
+    Err(TransportError::Domains { domains: domains.to_vec(), ranks })
+}
+
+/// True if two ranks are in different domains.
+pub(super) fn are_apart(domains: &[Vec<u32>], a: Rank, b: Rank) -> bool {
+    domain_of(domains, a) != domain_of(domains, b)
+}
+
+/// The number of a rank's domain.
+pub(super) fn domain_of(domains: &[Vec<u32>], rank: Rank) -> Option<usize> {
+    domains.iter().position(|domain| domain.contains(&rank.number()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::World;
+
+    #[test]
+    fn ranks_that_reach_each_other_are_a_domain_wherever_their_numbers_are() {
+        let hosts = [7, 9, 7, 9, 5];
+        assert_eq!(grouped(5, |a, b| hosts[a] == hosts[b]), [vec![0, 2], vec![1, 3], vec![4]]);
+    }
+
+    #[test]
+    fn a_rank_that_reaches_only_some_of_a_domain_is_not_in_it() {
+        // A chain: each reaches its neighbours alone.
+        assert_eq!(grouped(4, |a, b| a.abs_diff(b) == 1), [vec![0, 1], vec![2, 3]]);
+        // Rank 0 reaches all, and nobody else reaches another.
+        assert_eq!(grouped(3, |a, b| a == 0 || b == 0), [vec![0, 1], vec![2]]);
+    }
+
+    #[test]
+    fn a_rank_is_in_a_domain_only_if_it_is_reached_too() {
+        // Even ranks reach everybody, odd ones only each other.
+        let reaches = |me: &Place, other: &Place| {
+            let odd = |place: &Place| place.device.parse::<u32>().is_ok_and(|number| number % 2 == 1);
+            Ok(me.is_on_host_of(other) && (!odd(me) || odd(other)))
+        };
+        let of = World::threads(5).run(|world| {
+            let number = world.rank().number().to_string();
+            Ok(found(&Shared::of(&world), (number.clone(), number), reaches)?)
+        });
+        assert!(of.unwrap().iter().all(|found| *found == [vec![0, 2, 4], vec![1, 3]]));
+    }
+
+    #[test]
+    fn a_rank_that_cannot_say_whom_it_reaches_ends_the_rendezvous_of_all() {
+        let of = World::threads(2).run(|world| {
+            let fails = world.rank().number() == 1;
+            let reaches = |_: &Place, _: &Place| if fails { Err(TransportError::NoWindows) } else { Ok(true) };
+            Ok(found(&Shared::of(&world), Default::default(), reaches).unwrap_err().to_string())
+        });
+        assert!(of.unwrap().iter().all(|error| error.contains("no windows")), "all are told");
+    }
+}

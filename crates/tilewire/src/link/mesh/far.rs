@@ -1,0 +1,136 @@
+//! The memory of posts at one rank: what far peers' posts write, what this rank's posts read, and its ring.
+//!
+//! ```text
+//!                 written by            read by            a CPU rank             a GPU rank
+//!  control lines  this rank's proxy     its kernels        its segment            host memory, mapped by the device
+//!  staging        far peers' carriers   its kernels        its segment            host memory
+//!  outboxes       its kernels           its carrier        memory of its own      host memory
+//!  ring: entries  its kernels           its proxy          memory of its own      host memory
+//!  ring: tickets  its kernels           its kernels        memory of its own      device memory
+//!  starts         its kernels           its kernels        its segment            device memory: its segment
+//! ```
+//! Kernels of a GPU poll control lines and read staging across the bus. In return no wire needs to reach the device, and
+//! one copy of a slot crosses the bus either way.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "cuda")]
+use crate::link::NvlTransport;
+use crate::link::ShmTransport;
+use crate::link::Transport;
+use crate::tensor::{Memory, Ring};
+use crate::transport::layout::{LINE, Layout};
+use crate::transport::proxy::{Lines, Target};
+use crate::transport::{Doorbell, PostedHere, Rank, TransportError};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The memory of posts at this rank.
+pub(super) struct FarMemory {
+    /// The control lines of all peers.
+    pub lines: Memory,
+    /// By rank; `None` for near peers.
+    pub peers: Vec<Option<FarPeer>>,
+    pub ring: Ring,
+    /// Rung for arrivals.
+    pub bell: Doorbell,
+}
+
+/// The memory of posts between this rank and one far peer.
+#[derive(Clone)]
+pub(super) struct FarPeer {
+    /// Where the peer's posts arrive.
+    staging: Memory,
+    /// What is put for the peer until it is posted.
+    pub outbox: Memory,
+    /// This rank's own counters.
+    starts: Memory,
+}
+
+impl FarMemory {
+    /// For a rank on a CPU.
+    pub fn of_cpu(near: &ShmTransport, is_far: impl Fn(Rank) -> bool, capacity: usize) -> FarMemory {
+        let (layout, segments, me) = (near.layout(), near.segments(), near.rank().index());
+        let segment = segments.segment(me);
+        let part = |range: Range<usize>| segment.part(range.start, range.len());
+        let peer = |peer: Rank| FarPeer {
+            staging: part(layout.peer_staging(peer.index())),
+            outbox: Memory::zeroed_shared(layout.geometry().per_peer_bytes),
+            starts: part(layout.of_peer(&layout.starts(), peer.index())),
+        };
+        FarMemory {
+            lines: part(0..layout.done().end),
+            peers: Rank::all(near.world_size()).map(|rank| is_far(rank).then(|| peer(rank))).collect(),
+            ring: Ring::new(capacity),
+            // Its waiting threads sleep on it, and drive the proxy.
+            bell: segments.doorbell(me),
+        }
+    }
+
+    /// For a rank on a GPU.
+    #[cfg(feature = "cuda")]
+    pub fn of_gpu(
+        near: &NvlTransport,
+        is_far: impl Fn(Rank) -> bool,
+        capacity: usize,
+    ) -> Result<FarMemory, TransportError> {
+        use crate::cuda::Buffer;
+        use crate::transport::SegmentError;
+        use crate::transport::layout::PAGE;
+        let (layout, device, own) = (near.layout(), near.device(), near.own_segment());
+        let (bytes, capacity) = (layout.geometry().per_peer_bytes, capacity.max(1).next_power_of_two());
+        let (lines, entries) = (layout.done().end, Ring::bytes_of_entries(capacity));
+        let far = Rank::all(near.world_size()).filter(|&rank| is_far(rank)).count();
+        // In one piece: the driver allocates pinned memory slowly.
+        let sizes = [lines, entries].into_iter().chain((0..2 * far).map(|_| bytes));
+        let all = sizes.map(|bytes| bytes.next_multiple_of(PAGE)).sum();
+        let all = device.host_memory(all)?;
+        let mut next = 0;
+        let mut take = |bytes: usize| {
+            let part = all.part(next, bytes);
+            next += bytes.next_multiple_of(PAGE);
+            part
+        };
+        let (lines, entries) = (take(lines), take(entries));
+        let mut peer = |peer: Rank| {
+            let starts = layout.of_peer(&layout.starts(), peer.index());
+            FarPeer { staging: take(bytes), outbox: take(bytes), starts: own.part(starts.start, starts.len()) }
+        };
+        let peers = Rank::all(near.world_size()).map(|rank| is_far(rank).then(|| peer(rank))).collect();
+        let tickets = std::sync::Arc::new(Buffer::zeroed(device, Ring::BYTES_OF_TICKETS)?).memory();
+        let ring = Ring::over(entries, tickets).expect("memory of the right size");
+        // Not the rank's doorbell: the thread that watches its kernels sleeps there, and kernels sleep nowhere.
+        let no_memory = SegmentError::NoMemory { bytes: PAGE, shortage: None };
+        let bell = Doorbell::alone().ok_or(no_memory)?;
+        Ok(FarMemory { lines, peers, ring, bell })
+    }
+
+    /// What each sender may write here.
+    pub fn targets(&self) -> HashMap<(usize, Target), Memory> {
+        let far = self.peers.iter().enumerate().filter_map(|(sender, peer)| Some((sender, peer.as_ref()?)));
+        let of = |(sender, peer): (usize, &FarPeer)| {
+            [((sender, Target::Region(0)), peer.staging.clone()), ((sender, Target::Lines), self.lines.clone())]
+        };
+        far.flat_map(of).collect()
+    }
+
+    /// What posts may read.
+    pub fn outboxes(&self) -> Vec<Memory> {
+        self.peers.iter().flatten().map(|peer| peer.outbox.clone()).collect()
+    }
+}
+
+impl FarPeer {
+    /// As kernels of this rank use it.
+    pub fn here(&self, lines: &Memory) -> PostedHere {
+        PostedHere { lines: lines.clone(), staging: self.staging.clone(), starts: self.starts.clone() }
+    }
+}
+
+/// The lines that a rank moves in any other rank's segment.
+pub(super) fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
+    let of = |area: Range<usize>, matched: bool| {
+        let part = layout.of_peer(&area, writer.index());
+        Lines { numbers: (part.start / LINE) as u64..(part.end / LINE) as u64, matched }
+    };
+    vec![of(layout.tails(), true), of(layout.heads(), false), of(layout.ready(), true), of(layout.done(), true)]
+}

@@ -1,0 +1,66 @@
+//! A thread of a rank that drives its proxy when no waiting thread does.
+#![forbid(unsafe_code)]
+
+use super::Proxy;
+use super::duty::Duty;
+use crate::transport::SegmentError;
+use crate::transport::deadline::Deadline;
+use crate::transport::doorbell::Doorbell;
+use crate::transport::mapping::HEADER;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The thread of a proxy. Dropping it ends the thread, once what was posted has been delivered or a moment has passed.
+pub(crate) struct ProxyThread {
+    duty: Arc<Duty>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How long a dropped transport tries to deliver what was posted. Launches that were waited for have nothing left.
+const LAST_POSTS: Duration = Duration::from_secs(1);
+
+impl ProxyThread {
+    /// Starts it. It sleeps on a bell of its own: waiting threads hear of arrivals.
+    ///
+    /// # Panics
+    /// If the proxy has a thread.
+    pub(crate) fn start_alone(proxy: &Arc<Proxy>) -> Result<ProxyThread, SegmentError> {
+        let no_memory = SegmentError::NoMemory { bytes: HEADER, shortage: None };
+        ProxyThread::start(proxy, Doorbell::alone().ok_or(no_memory)?)
+    }
+
+    /// As above, with a thread that sleeps on a bell which the carrier rings for arrivals.
+    ///
+    /// # Panics
+    /// If the proxy has a thread.
+    pub(crate) fn start(proxy: &Arc<Proxy>, bell: Doorbell) -> Result<ProxyThread, SegmentError> {
+        let duty = Arc::new(Duty::new(bell));
+        let (served, driven) = (duty.clone(), proxy.clone());
+        let run = move || {
+            let serve = || served.serve(|| driven.step(), || driven.is_busy());
+            // A panic poisons the proxy's lock, and the next step reports that to all ranks.
+            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                driven.step();
+            }
+            if !driven.is_stopped() {
+                _ = driven.drain(Deadline::after(LAST_POSTS));
+            }
+        };
+        let thread = std::thread::Builder::new().name("tilewire-proxy".to_string()).spawn(run);
+        let source = |source| SegmentError::System { call: "starting a thread", source };
+        let thread = Some(thread.map_err(source)?);
+        proxy.relieved_by(duty.clone());
+        Ok(ProxyThread { duty, thread })
+    }
+}
+
+impl Drop for ProxyThread {
+    fn drop(&mut self) {
+        self.duty.end();
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The suites of `sendrecv` and `collectives` again, among ranks that post to each other: one source, whose tests ask for the transport of
+//! the place that they run at. Among ranks that share memory, the tests run where they are written.
+//!
+//! | place | domains of four ranks |
+//! |---|---|
+//! | `alone` | 0, 1, 2, 3 |
+//! | `halves` | 0,1 and 2,3 |
+//! | `first` | 0 and 1,2,3 |
+//! | `interleaved` | 0,2 and 1,3 |
+//!
+//! Posts are delayed and reordered, by `TILEWIRE_SEED`. Tests with two ranks alone have one place: all domains are alike there.
+
+macro_rules! at {
+    ($place:ident $is:ident: $($file:ident = $suite:ident::$written:ident { $($test:ident;)* })*) => {
+        mod $place {
+            $(mod $file {
+                $(#[test]
+                fn $test() {
+                    crate::case::Place::$is.hosts(crate::$suite::$written::$test);
+                })*
+            })*
+        }
+    };
+}
+
+macro_rules! everywhere {
+    ($suites:tt) => {
+        everywhere! { @ alone Alone $suites }
+        everywhere! { @ halves Halves $suites }
+        everywhere! { @ first First $suites }
+        everywhere! { @ interleaved Interleaved $suites }
+    };
+    (@ $place:ident $is:ident { $($suites:tt)* }) => {
+        at! { $place $is: $($suites)* }
+    };
+}
+
+at! {
+    two_ranks Alone:
+    copies = sendrecv::copies {
+        every_type_in_every_small_count_goes_every_way;
+        a_kibibyte_to_many_mebibytes_go_every_way;
+        one_to_eight_blocks_share_tiles_that_they_do_not_divide;
+        a_pair_sends_both_ways_without_sendrecv;
+    }
+    guards = sendrecv::guards {
+        elements_around_the_output_are_untouched;
+        bytes_behind_a_window_are_untouched;
+    }
+    sequences = sendrecv::sequences {
+        a_thousand_launches_through_staging_need_no_reset;
+        a_deep_pipeline_drains_before_its_slots_become_others;
+    }
+}
+
+everywhere! {{
+    copies = sendrecv::copies {
+        rings_of_two_to_eight_ranks_shift_by_every_distance;
+        a_block_goes_more_than_128_steps;
+        a_message_goes_from_rank_to_rank_by_send_and_recv;
+        every_leg_of_a_ring_may_have_a_length_of_its_own;
+        a_seeded_sample_of_everything;
+    }
+    guards = sendrecv::guards {
+        windows_of_others_are_untouched;
+    }
+    sequences = sendrecv::sequences {
+        sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport;
+        any_pair_exchanges_while_the_others_do_something_else;
+    }
+    hooks_of_legs = sendrecv::hooks {
+        a_produce_hook_scales;
+        payload_and_scale_travel_side_by_side;
+        three_parts_of_different_types_travel_side_by_side;
+        chunks_arrive_transposed_by_the_sender;
+        chunks_arrive_transposed_by_the_receiver;
+        a_consume_hook_accumulates;
+        hooks_know_where_they_are;
+    }
+    exchanges = collectives::exchanges {
+        every_exchange_is_right_in_worlds_of_every_size;
+        a_hundred_and_fifty_launches_of_alternating_exchanges;
+    }
+    hooks = collectives::hooks {
+        a_produce_hook_scales;
+        every_chunk_arrives_transposed;
+        payload_and_scale_travel_side_by_side;
+        a_hook_knows_peers_shard_and_block;
+    }
+    in_place = collectives::in_place {
+        the_input_may_be_the_part_of_the_output_that_it_becomes;
+        the_root_of_a_broadcast_a_gather_and_a_scatter_may_be_in_place;
+        a_reduction_whose_hooks_stay_at_their_position_may_be_in_place;
+    }
+    reductions = collectives::reductions {
+        every_reduction_is_right_in_worlds_of_every_size;
+        every_op_and_every_algorithm_has_the_same_bits;
+        an_average_of_integers_does_not_wrap_on_its_way;
+        hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorithm;
+    }
+    rings = collectives::rings {
+        a_ring_gathers_every_bit;
+        two_values_go_round_side_by_side;
+        a_ring_gathers_in_place;
+    }
+    fields = collectives::fields {
+        fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol_and_size;
+    }
+}}
