@@ -5,6 +5,8 @@ mod access;
 mod checker;
 #[cfg(feature = "cuda")]
 mod cuda_engine;
+#[cfg(feature = "cuda")]
+mod cuda_rectangles;
 mod engine_differential;
 mod engine_forms;
 mod engine_launch;
