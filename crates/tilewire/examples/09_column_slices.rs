@@ -1,5 +1,5 @@
-//! Column slices of a larger matrix, sent where they lie: every rank has some rows of a matrix and gets all rows of some columns, as
-//! tensor-parallel layers do. Neither side copies anything into a contiguous buffer first.
+//! Column slices of a larger matrix, sent where they lie: every rank has some rows of a matrix and gets all rows of
+//! some columns, as tensor-parallel layers do. Neither side copies anything into a contiguous buffer first.
 //!
 //! Run it with `cargo run -p tilewire --example 09_column_slices`.
 

@@ -7,8 +7,8 @@ use crate::ir::{Kernel, Param};
 use crate::tensor::{AccessError, Arg, Memory, bytes_of};
 
 /// Runs one launch of `kernel` on a copy of the memory that `args` name and returns the bytes afterwards: for every
-/// parameter one vector per bank (a scalar has one bank, a queue has none), without gaps between rows. The tensors themselves are not touched.
-/// Arguments that share memory share it in the copy too. A queue reaches no peer.
+/// parameter one vector per bank (a scalar has one bank, a queue has none), without gaps between rows. The tensors
+/// themselves are not touched. Arguments that share memory share it in the copy too. A queue reaches no peer.
 ///
 /// `rank` is (this rank, number of ranks).
 pub fn evaluate(

@@ -297,9 +297,9 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
 
 /// Settings for how the data travels.
 impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, In, Out, R, K> {
-    /// Cuts tensors of several rows into chunks along this axis: a chunk is some of their rows (the default), or some of
-    /// their columns in every row. Use [`output_along`](Self::output_along) if the output is cut along another axis. A
-    /// tensor of one row has no axes, and is cut into runs of elements.
+    /// Cuts tensors of several rows into chunks along this axis: a chunk is some of their rows (the default), or some
+    /// of their columns in every row. Use [`output_along`](Self::output_along) if the output is cut along another axis.
+    /// A tensor of one row has no axes, and is cut into runs of elements.
     ///
     /// A tensor of several rows gives its chunks a shape, so hooks have `c.row()` and `c.col()` without
     /// [`chunk_shape`](Self::chunk_shape). All ranks must have chunks of one shape.

@@ -283,8 +283,8 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         part.of("the output", &self.request.out, self.request.axes[1], self.facts.ranks)
     }
 
-    /// Distance between the rows of a chunk in the receiver's output, in bytes, if there are gaps between them. All ranks
-    /// have outputs of the same rows and columns.
+    /// Distance between the rows of a chunk in the receiver's output, in bytes, if there are gaps between them. All
+    /// ranks have outputs of the same rows and columns.
     fn pitch(&self, route: &Route) -> Option<usize> {
         let (grid, axis) = (self.request.out.grid(), self.request.axes[1]);
         let in_columns = matches!(route.lands, Part::Chunk(_)) && grid.rows > 1 && axis == Axis::Cols;

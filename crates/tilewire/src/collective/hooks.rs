@@ -105,9 +105,9 @@ impl<'h> Hooks<'h> {
         self.said[1] = Some(Shape { rows, cols, at: SourceLine::caller(), is_of_tensor: false });
     }
 
-    /// Settles the shapes of the chunks of the input and the output, which may be absent. A tensor of several rows gives
-    /// its chunks a shape, unless the user gave one. A chunk without a shape takes that of the other one, if it is as
-    /// long.
+    /// Settles the shapes of the chunks of the input and the output, which may be absent. A tensor of several rows
+    /// gives its chunks a shape, unless the user gave one. A chunk without a shape takes that of the other one, if it
+    /// is as long.
     pub(super) fn shape_chunks(&mut self, [inp, out]: [Option<ChunkForm>; 2]) {
         let at = &self.at;
         let of = |chunk: Option<ChunkForm>| {
@@ -126,8 +126,8 @@ impl<'h> Hooks<'h> {
         self.output_shape = output;
     }
 
-    /// The shape that tiles are cut from. One row of a tensor is cut like a chunk without a shape, since a rank may have
-    /// it as a tensor of one dimension.
+    /// The shape that tiles are cut from. One row of a tensor is cut like a chunk without a shape, since a rank may
+    /// have it as a tensor of one dimension.
     pub(super) fn tiled_shape(&self) -> Option<&Shape> {
         self.output_shape.as_ref().filter(|shape| !shape.is_of_tensor || shape.rows > 1)
     }

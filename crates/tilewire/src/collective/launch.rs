@@ -195,8 +195,8 @@ impl<'l> Launch<'l> {
         &self.args
     }
 
-    /// Binds other arguments, which are like the old ones: on the CPU the kernel is lowered again, on a GPU its parameters
-    /// change. Graphs that were captured keep the old ones. If it fails, the old ones stay.
+    /// Binds other arguments, which are like the old ones: on the CPU the kernel is lowered again, on a GPU its
+    /// parameters change. Graphs that were captured keep the old ones. If it fails, the old ones stay.
     pub(super) fn rebind(&mut self, args: Vec<Arg>) -> Result<(), RunError> {
         match &mut self.engine {
             Engine::Cpu(prepared) => {

@@ -152,8 +152,8 @@ impl Pattern {
 }
 
 impl Part {
-    /// This part of a tensor, in a world of `ranks`. `None` if it is absent. The axis must split evenly, and so must the
-    /// elements of a tensor of one row, which has no axes.
+    /// This part of a tensor, in a world of `ranks`. `None` if it is absent. The axis must split evenly, and so must
+    /// the elements of a tensor of one row, which has no axes.
     pub(super) fn of(
         self,
         what: &'static str,

@@ -118,10 +118,10 @@ impl<'l> PreparedExchange<'l> {
         self.launch.sync()
     }
 
-    /// Uses other tensors from the next launch on: of the same types, shapes and row strides, and overlapping as the old
-    /// ones did. Nothing is traced or compared again. On a CPU the kernel is lowered again. On a GPU its parameters change,
-    /// after the launches that still use the old tensors, and addresses must be at least as aligned as the old ones. For a
-    /// [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
+    /// Uses other tensors from the next launch on: of the same types, shapes and row strides, and overlapping as the
+    /// old ones did. Nothing is traced or compared again. On a CPU the kernel is lowered again. On a GPU its parameters
+    /// change, after the launches that still use the old tensors, and addresses must be at least as aligned as the old
+    /// ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
     /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address.

@@ -1,5 +1,5 @@
-//! Other tensors for a kernel that is prepared: which arguments lie in the old ones, where they lie in the new ones, and what
-//! makes that impossible.
+//! Other tensors for a kernel that is prepared: which arguments lie in the old ones, where they lie in the new ones,
+//! and what makes that impossible.
 //!
 //! A prepared kernel was lowered for its arguments: their rows, their alignment, and which of them share bytes. Tensors
 //! that are alike in all of that can take their place.
@@ -16,8 +16,8 @@ pub(super) struct Bound {
     pub reached: [bool; 2],
 }
 
-/// Why other tensors cannot take the place of those that a kernel was prepared for. Nothing has changed: the kernel still
-/// uses the old ones.
+/// Why other tensors cannot take the place of those that a kernel was prepared for. Nothing has changed: the kernel
+/// still uses the old ones.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RebindError {
@@ -105,8 +105,8 @@ errors! {
 const NAMES: [&str; 2] = ["output", "input"];
 
 impl Bound {
-    /// The arguments with these tensors in place of the old ones. `aligned`: the kernel relies on the alignment of the old
-    /// ones. `name`: the names of the arguments.
+    /// The arguments with these tensors in place of the old ones. `aligned`: the kernel relies on the alignment of the
+    /// old ones. `name`: the names of the arguments.
     pub(super) fn moved(
         &self,
         args: &[Arg],

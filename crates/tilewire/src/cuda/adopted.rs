@@ -12,8 +12,8 @@ use std::sync::Arc;
 struct Copies(Arc<Device>);
 
 impl Device {
-    /// Copies for foreign memory of this device, which [`Tensor::foreign`] takes. They wait for this thread's launches there
-    /// first.
+    /// Copies for foreign memory of this device, which [`Tensor::foreign`] takes. They wait for this thread's launches
+    /// there first.
     pub fn copies(self: &Arc<Self>) -> Arc<dyn DeviceBytes> {
         Arc::new(Copies(self.clone()))
     }
@@ -44,8 +44,8 @@ impl DeviceBytes for Copies {
     }
 }
 
-/// The slice's memory, in place. It waits for the work on the slice's stream first, and the slice is freed after the last
-/// launch that uses it.
+/// The slice's memory, in place. It waits for the work on the slice's stream first, and the slice is freed after the
+/// last launch that uses it.
 ///
 /// ```no_run
 /// use cudarc::driver::CudaContext;
@@ -63,8 +63,8 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Tensor<T> {
         slice.stream().synchronize().called("cuStreamSynchronize")?;
         let (address, len) = (slice.device_ptr(slice.stream()).0, slice.len());
         let at = Foreign::Device { address, device: device.ordinal(), copies: device.copies() };
-        // SAFETY: the slice keeps its elements, which are on this device, in its primary context. It was moved here, so nobody
-        // else uses them, and the work that does has been waited for.
+        // SAFETY: the slice keeps its elements, which are on this device, in its primary context. It was moved here, so
+        // nobody else uses them, and the work that does has been waited for.
         let tensor = unsafe { Tensor::foreign(at, &[len], &[1], Arc::new(slice)) };
         tensor.map_err(|error| CudaError::Argument { param: "a slice".to_string(), what: error.to_string() })
     }

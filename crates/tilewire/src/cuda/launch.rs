@@ -264,8 +264,8 @@ impl Launch {
         })
     }
 
-    /// Binds other arguments: later launches use them. It waits for launches that still use the old ones. Graphs that were
-    /// captured keep the old ones alive and use them. If it fails, nothing has changed.
+    /// Binds other arguments: later launches use them. It waits for launches that still use the old ones. Graphs that
+    /// were captured keep the old ones alive and use them. If it fails, nothing has changed.
     pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), CudaError> {
         let mut block = self.block.clone();
         let scalars = bind(&self.kept.program, kernel, args, &mut block)?;

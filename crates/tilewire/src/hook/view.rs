@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 
 /// Elements `0..len` of a buffer or of scratch.
 ///
-/// A tensor with a row stride is numbered without its gaps, row after row: element `i` is in row `i / cols`. Each access
-/// divides, so prefer [`matrix`](View::matrix), which takes rows and columns.
+/// A tensor with a row stride is numbered without its gaps, row after row: element `i` is in row `i / cols`. Each
+/// access divides, so prefer [`matrix`](View::matrix), which takes rows and columns.
 ///
 /// ```
 /// use tilewire::{Tensor, kernel};

@@ -244,8 +244,8 @@ impl Kernel {
         }
     }
 
-    /// A bound that a value stays below and never goes under 0: that of the index of an `each` of a constant extent, or of a
-    /// constant itself.
+    /// A bound that a value stays below and never goes under 0: that of the index of an `each` of a constant extent, or
+    /// of a constant itself.
     pub fn runs_to(&self, v: Value) -> Option<u64> {
         let bits = |v: Value| self.as_const(v).map(|c| c.bits).filter(|&bits| bits <= i64::MAX as u64);
         match self.values[v].def {

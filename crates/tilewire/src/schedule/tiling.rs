@@ -68,8 +68,8 @@ impl Tiling {
         Tiling { tile_cols, tile_rows: (tile / tile_cols).clamp(1, rows.max(1)), ..tiling }
     }
 
-    /// A chunk of rows and columns, in tiles of at most `tile` positions: as many whole rows as fit, or a part of one. Parts
-    /// have a multiple of `granule` columns, if that many fit.
+    /// A chunk of rows and columns, in tiles of at most `tile` positions: as many whole rows as fit, or a part of one.
+    /// Parts have a multiple of `granule` columns, if that many fit.
     pub(crate) fn in_rows(rows: usize, cols: usize, tile: usize, blocks: usize, granule: usize) -> Tiling {
         let (tile, granule) = (tile.max(1), granule.max(1));
         let tile_cols = match tile {

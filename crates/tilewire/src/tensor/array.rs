@@ -27,8 +27,8 @@ impl<T: Element, D: Dimension + Send + Sync + 'static> TryFrom<Array<T, D>> for 
         }
         let start = NonNull::new(array.as_mut_ptr()).expect("an array's pointer is not null");
         let (shape, strides) = (array.shape().to_vec(), array.strides().to_vec());
-        // SAFETY: the array keeps its elements, which are initialised. It is moved into the keep-alive, where nobody uses
-        // it, and it holds a pointer to them, no reference.
+        // SAFETY: the array keeps its elements, which are initialised. It is moved into the keep-alive, where nobody
+        // uses it, and it holds a pointer to them, no reference.
         unsafe { Tensor::foreign(Foreign::Host(start), &shape, &strides, Arc::new(array)) }
     }
 }

@@ -1,7 +1,7 @@
 //! DLPack: tensors to and from other libraries of this process, in place.
 //!
-//! The structures are those of DLPack 1.x (`dlpack.h`), with the unversioned form that older libraries still exchange. A
-//! *capsule* is a pointer to one of them. Its consumer calls the deleter once.
+//! The structures are those of DLPack 1.x (`dlpack.h`), with the unversioned form that older libraries still exchange.
+//! A *capsule* is a pointer to one of them. Its consumer calls the deleter once.
 
 use super::foreign::Foreign;
 use super::grid::{Grid, ShapeError};

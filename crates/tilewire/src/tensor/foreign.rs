@@ -52,9 +52,9 @@ impl DeviceBytes for KeptCopies {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Foreign memory of the host or of a device, in place. `shape` and `strides` are as for [`axes`](Tensor::axes). `keep`
-    /// is dropped with the last handle, after the last launch that uses the memory: tensors, prepared kernels and
-    /// captured graphs have handles.
+    /// Foreign memory of the host or of a device, in place. `shape` and `strides` are as for [`axes`](Tensor::axes).
+    /// `keep` is dropped with the last handle, after the last launch that uses the memory: tensors, prepared kernels
+    /// and captured graphs have handles.
     ///
     /// ```
     /// use std::ptr::NonNull;
@@ -111,8 +111,9 @@ impl<T: Element> Tensor<T> {
         Ok(Tensor { grid, ..Tensor::whole(memory, 0) })
     }
 
-    /// Lends a slice to a closure as a tensor, in place. When the closure ends, or panics, the tensor is void: every access
-    /// to it, to a clone of it or to a kernel that was prepared with it is an error. Peers never get its address.
+    /// Lends a slice to a closure as a tensor, in place. When the closure ends, or panics, the tensor is void: every
+    /// access to it, to a clone of it or to a kernel that was prepared with it is an error. Peers never get its
+    /// address.
     ///
     /// ```
     /// use tilewire::{Tensor, map};
@@ -194,8 +195,8 @@ impl<T: Element> From<Vec<T>> for Tensor<T> {
         let (len, capacity) = (data.len(), data.capacity());
         let start = NonNull::new(data.as_mut_ptr()).expect("a vector's pointer is not null");
         let keep = Arc::new(Parts { start, capacity });
-        // SAFETY: `keep` has the only pointer to these `len` elements, aligned and initialised, and frees them when it is
-        // dropped. It holds no reference to them.
+        // SAFETY: `keep` has the only pointer to these `len` elements, aligned and initialised, and frees them when it
+        // is dropped. It holds no reference to them.
         unsafe { Tensor::from_raw(start, len, keep) }
     }
 }

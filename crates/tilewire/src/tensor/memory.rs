@@ -330,7 +330,8 @@ impl Memory {
         self.start
     }
 
-    /// Size in bytes, from the first byte to the last. Memory with gaps between its rows [covers](Memory::covered) less.
+    /// Size in bytes, from the first byte to the last. Memory with gaps between its rows [covers](Memory::covered)
+    /// less.
     pub fn bytes(&self) -> usize {
         self.rows.span()
     }
@@ -374,7 +375,8 @@ impl Memory {
         self.rows.overlap(self.start.addr().get(), &other.rows, other.start.addr().get())
     }
 
-    /// The part of this memory that begins at an offset and has the rows, the purpose and the operation of another memory.
+    /// The part of this memory that begins at an offset and has the rows, the purpose and the operation of another
+    /// memory.
     ///
     /// # Panics
     /// If there is no such part.

@@ -72,8 +72,8 @@ impl Rows {
         if self.is_one() && other.is_one() {
             return true;
         }
-        // Every row of one is looked up in the other; fewer rows are looked up faster. Rows that lie outside the other's
-        // span need no look.
+        // Every row of one is looked up in the other; fewer rows are looked up faster. Rows that lie outside the
+        // other's span need no look.
         let (few, from, many, to) = if self.count <= other.count { (self, a, other, b) } else { (other, b, self, a) };
         if few.stride == many.stride && !few.is_one() {
             // The distances between two rows are that of the starts and multiples of the stride.

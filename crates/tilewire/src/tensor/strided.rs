@@ -48,8 +48,8 @@ impl<T: Element> Tensor<T> {
         Ok(self.at((0, Grid::new(rows, cols, cols)?)))
     }
 
-    /// `rows` rows of `cols` elements of this memory that begin `stride` elements apart. With a stride of 0, every row is
-    /// the first one: such an *expanded* tensor can be read, not written.
+    /// `rows` rows of `cols` elements of this memory that begin `stride` elements apart. With a stride of 0, every row
+    /// is the first one: such an *expanded* tensor can be read, not written.
     ///
     /// ```
     /// use tilewire::Tensor;
@@ -66,8 +66,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// The elements that a shape of any number of axes names, outermost first, with the distances between neighbours on
-    /// each axis in elements. Axes that follow each other without a gap become one. What is left must be rows and columns
-    /// whose elements are neighbours in memory.
+    /// each axis in elements. Axes that follow each other without a gap become one. What is left must be rows and
+    /// columns whose elements are neighbours in memory.
     ///
     /// ```
     /// use tilewire::Tensor;

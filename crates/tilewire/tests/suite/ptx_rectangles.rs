@@ -1,4 +1,5 @@
-//! Columns of a matrix as PTX: rows keep their vectors where they are aligned, and nothing beside the columns is touched.
+//! Columns of a matrix as PTX: rows keep their vectors where they are aligned, and nothing beside the columns is
+//! touched.
 
 use tilewire::ir::scalar::Element;
 use tilewire::ir::simplify;

@@ -1,5 +1,5 @@
-//! Columns of one matrix: their bytes interleave without meeting, so each may be bound as if they were apart. Columns that
-//! do meet stay in order.
+//! Columns of one matrix: their bytes interleave without meeting, so each may be bound as if they were apart. Columns
+//! that do meet stay in order.
 
 use crate::engine_forms::{Bench, SIZES, agree, agree_from, form};
 use std::ops::Range;
@@ -7,8 +7,8 @@ use tilewire::hook::Traced;
 use tilewire::ir::scalar::Number;
 use tilewire::{Bf16, F16, Tensor, kernel};
 
-/// Rows of a matrix with about `n` elements in 70 columns. Rows of less than 64 columns are moved in tiles, which are never
-/// bound.
+/// Rows of a matrix with about `n` elements in 70 columns. Rows of less than 64 columns are moved in tiles, which are
+/// never bound.
 fn rows(n: usize) -> usize {
     (n / 70).max(2)
 }
@@ -41,8 +41,8 @@ fn interleaved_columns_are_bound_as_if_they_were_apart() {
 
 #[test]
 fn columns_that_meet_are_not_bound() {
-    // x has columns 0..100 and y has columns `by`..: the first `by` columns are read, and stored to the columns of y that
-    // x does not have, or only partly has. No element reads what another writes, but only the indices show it.
+    // x has columns 0..100 and y has columns `by`..: the first `by` columns are read, and stored to the columns of y
+    // that x does not have, or only partly has. No element reads what another writes, but only the indices show it.
     for by in [70, 99] {
         for n in SIZES {
             let text = agree(|bench| {

@@ -1,4 +1,5 @@
-//! Prepared collectives over other tensors: the same results as if they had been built again, or an error that says what differs.
+//! Prepared collectives over other tensors: the same results as if they had been built again, or an error that says
+//! what differs.
 
 use crate::case::{SMALL, Way, assert_same, data, seed, threads};
 use tilewire::collective::RebindError;

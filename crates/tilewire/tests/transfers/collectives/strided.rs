@@ -1,5 +1,5 @@
-//! Tensors of rows and columns with a row stride, in every collective: against plain loops over matrices. All that lies beside
-//! the tensors is a guard.
+//! Tensors of rows and columns with a row stride, in every collective: against plain loops over matrices. All that lies
+//! beside the tensors is a guard.
 
 use crate::case::{SMALL, Way, assert_same, data, everything, seed, threads};
 use std::ops::Range;
