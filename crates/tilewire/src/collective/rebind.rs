@@ -114,8 +114,8 @@ impl Bound {
         aligned: bool,
         name: &dyn Fn(usize) -> String,
     ) -> Result<Vec<Arg>, RebindError> {
-        for k in 0..2 {
-            self.alike(k, &to[k])?;
+        for (k, new) in to.iter().enumerate() {
+            self.alike(k, new)?;
         }
         let [(out, inp), (new_out, new_inp)] = [&self.tensors, to].map(|[out, inp]| (out.memory(), inp.memory()));
         if !share_alike([out, inp], [new_out, new_inp]) {

@@ -46,7 +46,7 @@ fn columns_that_meet_are_not_bound() {
     for by in [70, 99] {
         for n in SIZES {
             let text = agree(|bench| {
-                let whole = bench.columns((rows(n), 240), &[2..202], numbers).remove(0);
+                let whole = bench.columns((rows(n), 240), std::slice::from_ref(&(2..202)), numbers).remove(0);
                 let (x, y) = (whole.columns(0..100), whole.columns(by..by + 100));
                 kernel("meet", |k| {
                     let (x, y) = (k.input(&x).matrix(), k.inout(&y).matrix());
@@ -69,7 +69,7 @@ fn columns_that_meet_are_not_bound() {
 #[test]
 fn an_update_of_columns_in_place_is_pointers_on_both_sides() {
     form(&["Bind "], &["CopyOut", "LoadTile"], |bench, n| {
-        let x = bench.columns((rows(n), 140), &[5..106], numbers).remove(0);
+        let x = bench.columns((rows(n), 140), std::slice::from_ref(&(5..106)), numbers).remove(0);
         kernel("negate", |k| {
             let x = k.inout(&x).matrix();
             k.main(|r| r.each2(x.rows(), x.cols(), |row, col| x.store(row, col, -x.at(row, col))));
@@ -145,7 +145,9 @@ fn moves_between_columns_of_every_width_leave_the_guards_alone() {
 fn positions_and_transposes_of_columns_find_their_elements() {
     for (rows, cols) in [(1, 1), (3, 2), (31, 7), (64, 65)] {
         agree(|bench| {
-            let groups = bench.columns((rows, cols + 9), &[4..cols + 4], |_, i| F16::from_bits(i as u16 & 0x3ff));
+            let groups = bench.columns((rows, cols + 9), std::slice::from_ref(&(4..cols + 4)), |_, i| {
+                F16::from_bits(i as u16 & 0x3ff)
+            });
             let (y, z) = (bench.output::<F16>(rows * cols), bench.output::<F16>(rows * cols));
             kernel("positions", |k| {
                 let (x, y, z) = (k.input(&groups[0]), k.output(&y), k.output(&z).shape(cols, rows));
@@ -167,7 +169,7 @@ fn a_column_beyond_the_last_is_out_of_bounds_and_not_the_gap() {
     for by in [1, 4, -3] {
         let traced = kernel("beyond", |k| {
             let (x, y) = (k.input(&x).matrix(), k.output(&y));
-            k.main(|r| r.each(y.len(), |i| y.store(i, x.at(i, (i % 4 + by) * 1))));
+            k.main(|r| r.each(y.len(), |i| y.store(i, x.at(i, i % 4 + by))));
         })
         .expect("traces");
         let error = tilewire::prepare(&traced).unwrap().run().unwrap_err().to_string();
