@@ -155,7 +155,7 @@ impl Transport for OutboxTransport {
         let mine = sets[self.rank.index()].take();
         let mine = mine.expect("every rank takes its set once");
         let peers = lens.iter().enumerate().map(|(rank, bytes)| Some(mine.segment(rank).part(0, *bytes))).collect();
-        Ok(WindowParts { number: nth.to_string(), peers })
+        Ok(WindowParts::mapped(nth.to_string(), peers))
     }
 
     fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {

@@ -2,8 +2,8 @@
 
 use super::code::{Code, at, slot};
 use tilewire::ir::{
-    Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Notice, Op, Order, Place, PostSpan, Scope,
-    Slot, Special, Type, UnaryOp,
+    Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Notice, NoticeKind, Op, Order, Place, PostSpan,
+    Scope, Slot, Special, Type, UnaryOp,
 };
 
 /// All of them, with the names of their snapshots.
@@ -261,11 +261,12 @@ pub fn network() -> Kernel {
         let (zero, peer, bytes) = (c.int(0), c.int(1), c.int(4096));
         let step = c.constant(Type::U64, 1);
         let span = Some(PostSpan { src: at(staging, zero), dst: zero, bytes });
-        let notice = |parts, credit| Some(Notice { slot: zero, x: step, parts, credit });
+        let notice = |parts, kind| Some(Notice { slot: zero, x: step, parts, kind });
         c.run(Op::Post { queue: wire, peer, span, notice: None });
-        c.run(Op::Post { queue: wire, peer, span, notice: notice(2, false) });
-        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, false) });
-        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, true) });
+        c.run(Op::Post { queue: wire, peer, span, notice: notice(2, NoticeKind::Data) });
+        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, NoticeKind::Data) });
+        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, NoticeKind::Credit) });
+        c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, NoticeKind::Flush) });
         c.run(Op::Wait { slot: slot(arrived, zero), x: step });
     });
     code.finish()

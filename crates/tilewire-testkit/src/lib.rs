@@ -2,7 +2,7 @@
 //!
 //! - **In**: the public API of `tilewire`. **Out**: programs, plans and data to judge it by.
 //! - **Invariants**: everything random comes from a seed, and a seed gives the same on every machine.
-//! - **Must not know**: what is private to the library. Unit tests inside the library may use only [`random`] and [`mutations`]: types of
+//! - **Must not know**: what is private to the library. Unit tests inside the library may use only [`random`], [`mutations`] and [`libfabric`]: types of
 //!   `tilewire` that the rest names are, to them, types of another crate.
 //!
 //! | module | holds |
@@ -16,6 +16,7 @@
 //! | [`ptx_machine`], [`simulated`] | a machine that runs PTX, and programs on it |
 //! | [`shipped`] | plans that check every schedule of the library |
 //! | [`copied`] | launches on a GPU, on a copy of host tensors |
+//! | [`libfabric`] | libfabric, fetched where it is not installed |
 //! | [`ptxas`] | NVIDIA's assembler, where it is installed |
 //! | [`job`], [`ranks`] | tests whose ranks are processes |
 // Read as source by the authors of tests, and never published: what a name does not say is documented.
@@ -29,6 +30,7 @@ pub mod hook_samples;
 #[cfg(unix)]
 pub mod job;
 pub mod kernels;
+pub mod libfabric;
 pub mod malformed;
 pub mod mutations;
 pub mod programs;

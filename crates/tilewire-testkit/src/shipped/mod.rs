@@ -107,6 +107,7 @@ pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
 pub fn posted_in(ranks: usize, blocks: usize, links: &str, domains: &[Vec<usize>]) -> Vec<Case> {
     let mut cases = Cases::default();
     posted::cases_in(&mut cases, (ranks, blocks), links, domains);
+    posted::two_level_cases_in(&mut cases, (ranks, blocks), links, domains);
     cases.0
 }
 

@@ -4,7 +4,7 @@ use super::{Cases, GEOMETRIES, before, in_slots};
 use tilewire::check::Plan;
 use tilewire::collective::Rounds;
 use tilewire::hook::Regs;
-use tilewire::link::Transport;
+use tilewire::link::{Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
 use tilewire::transport::Protocol;
@@ -30,10 +30,17 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
 
 /// The same in a world with these domains, which `links` names.
 pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links: &str, domains: &[Vec<usize>]) {
+    for (&(collective, trace), in_place) in DIRECT.iter().flat_map(|case| [(case, false), (case, true)]) {
+        let (domains, is_scatter) = (domains.to_vec(), collective == "scatter");
+        let how = if in_place { "in place" } else { "through an outbox" };
+        cases.add(collective, format!("direct {how}, {links}"), move || {
+            direct(&domains, blocks, (in_place, is_scatter), trace)
+        });
+    }
     for &(collective, what, copies, trace) in ALL {
         let domains = domains.to_vec();
         cases.add(collective, format!("{what}, {links}"), move || {
-            plan(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
+            after_neighbours(&world(ranks, blocks, &domains).with_copies(copies), blocks, trace)
         });
     }
 }
@@ -41,34 +48,50 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 /// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
 pub(super) fn two_level_cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     for (name, domains) in two_level_worlds(ranks) {
-        for &(collective, what, copies, trace) in TWO_LEVEL {
-            let domains = domains.clone();
-            cases.add(collective, format!("two-level{what}, {name}"), move || {
-                let world = world(ranks, blocks, &domains).with_copies(copies);
-                if collective != "broadcast" || !what.contains("last") || !passes_on(ranks - 1, &domains) {
-                    return plan(&world, blocks, trace);
-                }
-                world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
-                    0 => ahead(link, blocks, &domains),
-                    _ => trace(link, blocks, launch - 1),
-                })
-            });
-        }
+        two_level_cases_in(cases, (ranks, blocks), &name, &domains);
+    }
+}
+
+/// The same in a world with these domains, if it has near and far peers.
+pub(super) fn two_level_cases_in(
+    cases: &mut Cases,
+    (ranks, blocks): (usize, usize),
+    links: &str,
+    domains: &[Vec<usize>],
+) {
+    if domains.len() < 2 || domains.iter().all(|domain| domain.len() < 2) {
+        return;
+    }
+    for &(collective, what, copies, trace) in TWO_LEVEL {
+        let domains = domains.to_vec();
+        let goes_ahead = what.contains("last") && passes_on(ranks - 1, &domains);
+        cases.add(collective, format!("two-level{what}, {links}"), move || {
+            let world = world(ranks, blocks, &domains).with_copies(copies);
+            if !goes_ahead {
+                return plan(&world, blocks, trace);
+            }
+            world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+                0 => ahead(link, blocks, &domains),
+                _ => trace(link, blocks, launch - 1),
+            })
+        });
     }
 }
 
 /// True if rank 0 passes on what `origin` sends, to several near peers.
 fn passes_on(origin: usize, domains: &[Vec<usize>]) -> bool {
-    let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank)).expect("it has a domain");
-    let (near, far) = (of(0), of(origin));
-    let number = far.iter().position(|&rank| rank == origin).expect("it is in its domain");
+    let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank));
+    let (Some(near), Some(far)) = (of(0), of(origin)) else { return false };
+    // A domain's ranks count in rank order.
+    let number = far.iter().filter(|&&rank| rank < origin).count();
     near != far && near.len() > 2 && number % near.len() == 0
 }
 
 /// Rank 0 passes something on to its first near peer. Its counters then differ from near peer to near peer, or to
 /// mistake one for the other would be no mistake.
 fn ahead(link: &RehearsalRank, blocks: usize, domains: &[Vec<usize>]) -> Result<Traced, RunError> {
-    let near = domains.iter().find(|domain| domain.contains(&0)).and_then(|domain| domain.get(1));
+    let near = domains.iter().find(|domain| domain.contains(&0));
+    let near = near.and_then(|domain| domain.iter().filter(|&&rank| rank > 0).min());
     let (slot_bytes, depth) = before::SLOTS;
     let (len, tile) = (blocks * depth * slot_bytes / 4, slot_bytes / 4);
     let (protocol, tiling) = (Protocol::Staged { slot_bytes, depth }, Tiling::flat(len, tile, blocks));
@@ -194,8 +217,76 @@ const ALL: &[(&str, &str, usize, Trace)] = &[
     ("all_reduce", "ring", 1, |link, blocks, n| reduced(link, blocks, Algorithm::Ring, n)),
 ];
 
+/// A launch of an exchange into windows: the output and the window, the input, and the knobs.
+type Direct = fn(&RehearsalRank, (&Tensor<f32>, &Window<f32>), &Tensor<f32>, Knobs, bool) -> Result<Traced, RunError>;
+
+macro_rules! hooked {
+    ($exchange:expr, $window:expr, $knobs:expr, $in_place:expr) => {{
+        let exchange = $exchange.window($window).config($knobs);
+        match $in_place {
+            true => exchange.trace(),
+            false => exchange.produce(|c| c.input.load(c.pos()) * 2.0).trace(),
+        }
+    }};
+}
+
+/// By collective.
+const DIRECT: &[(&str, Direct)] = &[
+    ("sendrecv", |link, (out, window), inp, knobs, in_place| {
+        let (to, from) = link.neighbours();
+        hooked!(sendrecv(link, out, &inp.slice(0..out.len()), to, from), window, knobs, in_place)
+    }),
+    ("all_to_all", |link, (out, window), inp, knobs, in_place| {
+        hooked!(all_to_all(link, out, inp), window, knobs, in_place)
+    }),
+    ("all_gather", |link, (out, window), inp, knobs, in_place| {
+        hooked!(all_gather(link, out, &inp.slice(0..out.len() / link.world_size())), window, knobs, in_place)
+    }),
+    ("broadcast", |link, (out, window), inp, knobs, in_place| {
+        hooked!(broadcast(link, out, inp, Rank::new(1)), window, knobs, in_place)
+    }),
+    ("gather", |link, (out, window), inp, knobs, in_place| {
+        hooked!(gather(link, out, &inp.slice(0..out.len() / link.world_size()), Rank::new(1)), window, knobs, in_place)
+    }),
+    ("scatter", |link, (out, window), inp, knobs, in_place| {
+        // An output is a whole window, so the input of the root is as long as all of them.
+        hooked!(scatter(link, out, inp, Rank::new(1)), window, knobs, in_place)
+    }),
+];
+
+/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block has
+/// less to do.
+fn direct(
+    domains: &[Vec<usize>],
+    blocks: usize,
+    (in_place, is_scatter): (bool, bool),
+    trace: Direct,
+) -> Result<Plan, RunError> {
+    let ranks: usize = domains.iter().map(Vec::len).sum();
+    let len = ranks * (blocks * 37 - 3);
+    let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
+    let (windows, inputs) = (tensors(len), tensors(if is_scatter { len * ranks } else { len }));
+    world(ranks, blocks, domains).plan(5, |link, launch| {
+        let (rank, blocks) = (link.number() as usize, if launch == 3 { 1 } else { blocks });
+        let knobs =
+            Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
+        // First twice with the neighbours alone, as in `after_neighbours`: a single launch finds nothing that an earlier one left.
+        let trace = if launch < 2 { DIRECT[0].1 } else { trace };
+        trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
+    })
+}
+
 fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
     world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
+}
+
+/// The same after an exchange with the neighbours alone: counters that differ from peer to peer show whether a rank takes
+/// the slots of one for those of another.
+fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
+    world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+        0 => exchange(link, blocks, Primitive::Staged, 0),
+        _ => trace(link, blocks, launch - 1),
+    })
 }
 
 /// As [`Rehearsal::small`], with a second channel for every block: results of two phases come back there.

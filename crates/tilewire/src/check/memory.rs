@@ -97,7 +97,8 @@ pub enum Bound {
     Scalar(u64),
     /// One place per bank.
     Slots(Vec<Bank>),
-    /// One route per rank; a rank without a route cannot be posted to.
+    /// One route per rank; a rank without a route cannot be posted to. Flushes move the slots of a rank's route to
+    /// itself.
     Queue(Vec<Option<PeerRoute>>),
 }
 

@@ -35,14 +35,19 @@
 //!   covers it, or the end of the role.
 //! - **A packet**: its bytes are visible to the party that got its flag; nothing else is. A packet may be overwritten
 //!   only when its reads are over.
-//! - **The bytes of a post** are read and written at any time after the post, by a party that begins with what is visible
-//!   to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster.
+//! - **The bytes of a post** are read, and then written, at any time after the post, by a party that begins with what is
+//!   visible to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster, its
+//!   write included.
 //! - **A notice of a post** sets its slot once what it covers has arrived, and once the poster's earlier notices for that
 //!   slot have come. Notices for different slots are not ordered. It covers, of the poster's posts to that peer over that
 //!   ring: its own parts if it has bytes (a *delivery*), all earlier ones if it has none (a *signal*), none if it is a
 //!   credit. For the waiter the covered bytes are visible, and everything that was visible to the poster when it
 //!   posted is too; everything over is over. The poster's other posts are not, unless they were over for the poster and
 //!   went to that peer. A credit shows nothing: what was over for the poster is over.
+//! - **A flush** is a notice for a slot of the poster's own. It comes once the sources of all the poster's earlier posts to
+//!   that peer over that ring have been read, and once the poster's earlier notices for that slot have come. For the waiter
+//!   those reads are over, and what was over for the poster. It shows nothing, and nothing is known of the writes: they may
+//!   come later. (The proxy waits for more, until the bytes are with the peer. A kernel must not build on that.)
 //! - **Atomics**: two of them race as plain accesses do, unless they touch the same bytes and the scope of each
 //!   contains the other's party (a rank is a device). One that acquires sees what every earlier releasing one
 //!   published. On the bytes of a slot an atomic is a signal that adds.
@@ -120,6 +125,10 @@
 //!    same notice comes after the same parts, whatever order they arrive in. It is a wait for those parts, which no step
 //!    takes away again, followed by a signal: one step that stays enabled once it is. Its slot grows and has one writer
 //!    as any other does, so 1 covers it. That we deliver in the order of the posts is one of the linear extensions of 2.
+//!    A flush is the same with other edges: from its own post, from the *reads* of the earlier posts to its peer, which are
+//!    steps before their writes, and from the notice before it for its slot. These too are fixed by what the poster
+//!    posted. The reads and the write of a post are two epochs of its party, so that a clock can hold the one without the
+//!    other.
 //!    A delivery whose parts do not all come holds its slot in every run: that is the same deadlock in all.
 //!
 //! `tests/suite/checker/brute` compares the claim with all interleavings of small random programs, with a definition of

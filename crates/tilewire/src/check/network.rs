@@ -2,7 +2,7 @@
 
 use super::memory::{Memories, MemoryId};
 use super::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet};
-use crate::ir::{Inst, ParamId, matching};
+use crate::ir::{Inst, NoticeKind, ParamId, matching};
 use std::collections::{HashMap, VecDeque};
 
 /// A request from a kernel to the proxy behind a queue. Bounds were checked when it was posted.
@@ -36,7 +36,7 @@ pub struct NetworkSpan {
 /// A slot of a peer to set, when all parts of the delivery have arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkNotice {
-    /// The slot at the peer.
+    /// The slot at the peer; at the poster for a flush.
     pub slot: SlotRef,
     /// Its new value, without the operation.
     pub value: u64,
@@ -44,13 +44,13 @@ pub struct NetworkNotice {
     pub operation: Option<u16>,
     /// The number of parts.
     pub parts: u8,
-    /// True for a credit.
-    pub credit: bool,
+    /// What it says.
+    pub kind: NoticeKind,
 }
 
-/// Deliveries that are not complete. By poster, queue and slot, in the order of their first parts.
+/// Deliveries that are not complete. By poster, queue, peer and slot, in the order of their first parts.
 #[derive(Clone, Default, Debug)]
-pub struct Arrivals(HashMap<(Actor, ParamId, MemoryId, u64), VecDeque<Delivery>>);
+pub struct Arrivals(HashMap<(Actor, ParamId, u32, MemoryId, u64), VecDeque<Delivery>>);
 
 /// A delivery, a signal or a credit.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ struct Delivery {
 impl Descriptor {
     /// Carries out the descriptor. A notice for a slot that waits for an earlier delivery of its poster is held.
     pub fn deliver(&self, arrivals: &mut Arrivals, memories: &mut Memories, observer: &mut dyn Observer) {
-        let Descriptor { who, inst, queue, .. } = *self;
+        let Descriptor { who, inst, queue, peer, .. } = *self;
         observer.delivered(self);
         if let Some(NetworkSpan { from, to, bytes }) = self.span {
             for (kind, (memory, first)) in [(AccessKind::NetworkRead, from), (AccessKind::NetworkWrite, to)] {
@@ -74,14 +74,14 @@ impl Descriptor {
             memories.bytes_mut(to.0)[to.1 as usize..][..bytes as usize].copy_from_slice(&data);
         }
         let Some(notice) = self.notice else { return };
-        let line = arrivals.0.entry((who, queue, notice.slot.memory, notice.slot.byte)).or_default();
+        let line = arrivals.0.entry((who, queue, peer, notice.slot.memory, notice.slot.byte)).or_default();
         match line.iter_mut().find(|delivery| delivery.notice == notice && !delivery.is_complete()) {
             Some(delivery) => (delivery.arrived, delivery.inst) = (delivery.arrived + 1, inst),
             None => line.push_back(Delivery { notice, inst, arrived: 1 }),
         }
         while line.front().is_some_and(Delivery::is_complete) {
             let Some(delivery) = line.pop_front() else { return };
-            delivery.tell(who, memories, observer);
+            delivery.tell((who, peer), memories, observer);
         }
     }
 }
@@ -92,14 +92,16 @@ impl Delivery {
     }
 
     /// Sets the slot.
-    fn tell(&self, who: Actor, memories: &mut Memories, observer: &mut dyn Observer) {
-        let NetworkNotice { slot, value, operation, credit, .. } = self.notice;
+    fn tell(&self, (who, peer): (Actor, u32), memories: &mut Memories, observer: &mut dyn Observer) {
+        let NetworkNotice { slot, value, operation, kind, .. } = self.notice;
         let before = memories.read(slot.memory, slot.byte, 8);
         let (before, word) = match operation {
             Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),
             None => (before, value),
         };
-        observer.signal(who, self.inst, &slot, &SlotSet { before, value, credit, operation });
+        // A flush shows as little as a credit; the observer knows of the post what it covers.
+        let credit = kind != NoticeKind::Data;
+        observer.signal(who, self.inst, &slot, &SlotSet { before, value, credit, operation, posted_to: Some(peer) });
         memories.write(slot.memory, slot.byte, 8, word);
     }
 }

@@ -84,6 +84,8 @@ pub struct SlotSet {
     pub credit: bool,
     /// The operation that its word carries, if any.
     pub operation: Option<u16>,
+    /// The rank that its notice was posted to, if it is one.
+    pub posted_to: Option<u32>,
 }
 
 /// A slot is polled.

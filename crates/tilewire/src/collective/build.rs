@@ -7,7 +7,7 @@ use super::hooks::OverlapCheck;
 use super::itinerary::{Itinerary, Work};
 use super::launch::{Launch, LaunchOptions};
 use super::operation::{Kind, Operation};
-use super::prepared::PreparedExchange;
+use super::prepared::{PreparedExchange, Registered};
 use super::request::Request;
 use super::settle::torn;
 use super::{exchange_plan, map_kernel, reduction_kernel, reduction_plan};
@@ -43,8 +43,15 @@ impl<'l> Request<'_, 'l> {
         let options = LaunchOptions { deadline: self.deadline, watched: self.watched, stores, unroll };
         let hash = self.same_hooks.then(|| self.hooks.hash()).transpose()?;
         let cards = Cards::of(&plan, &self.hooks, hash);
-        let bound = plan.bound();
-        PreparedExchange::over(self.link(), traced, cards, options, (plan.call, bound))
+        let (posted, bound) = (self.registered(&plan), plan.bound());
+        Ok(PreparedExchange::over(self.link(), traced, cards, options, (plan.call, bound))?.keeping(posted))
+    }
+
+    /// What must stay registered while the collective can be launched: what its posts write and read, and this rank's own
+    /// windows, which posts of others write.
+    fn registered(&self, plan: &Itinerary) -> Registered {
+        let regions = self.windows.iter().filter_map(|window| window.posted.clone()).collect();
+        Registered { posted: plan.posted(), regions }
     }
 
     pub(super) fn explain(&self) -> Result<String, RunError> {
@@ -53,6 +60,9 @@ impl<'l> Request<'_, 'l> {
 
     pub(super) fn trace(&self, plan: &Itinerary) -> Result<Traced, RunError> {
         let (hooks, overlap) = (&self.hooks, OverlapCheck::default());
+        if let Work::Legs(_) = plan.work {
+            plan.register_sources(self.link())?;
+        }
         let traced = kernel_at(plan.operation.name(), hooks.at.clone(), |k| {
             for (at, fault) in hooks.faults.iter().chain(&plan.faults) {
                 k.report(at, fault.clone());

@@ -444,7 +444,9 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// window.
     ///
     /// An exchange sends straight into the receiver's window, in one hop. The receiver's output must be its part of the
-    /// window. A consume hook is not allowed, and the payload must be one value of the window's type.
+    /// window. A consume hook is not allowed, and the payload must be one value of the window's type. Far peers' windows
+    /// are written by posts: straight from the input if nothing changes it on the way, from an outbox if a hook does.
+    /// [`explain`](Self::explain) tells which.
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport, Window};

@@ -3,7 +3,7 @@
 
 use super::{RunError, all_reduce};
 use crate::link::{MeshTransport, ShmOptions};
-use crate::tensor::Tensor;
+use crate::tensor::{Memory, Tensor};
 use crate::transport::proxy::{Carrier, Event, LoopCarrier, ProxyError, Write};
 use crate::transport::{AbortCode, Cause, Rank, TransportError, World};
 use std::sync::Mutex;
@@ -35,6 +35,18 @@ const DEADLINE: Duration = Duration::from_millis(400);
 const SICK: Rank = Rank::new(1);
 
 impl Carrier for Faulty {
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        self.inner.open(region, memory, senders)
+    }
+
+    fn close(&mut self, region: u16) {
+        self.inner.close(region);
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        self.inner.reads(memory)
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         if self.writes > 0 {
             self.writes -= 1;

@@ -3,16 +3,16 @@
 use super::algorithm::Algorithm;
 use super::flow::Flow;
 use super::hooks::{Hooks, Shape, chunk};
-use super::itinerary::{CHECKED, Itinerary, Leg, Legs, Pass};
+use super::itinerary::{CHECKED, Itinerary, Leg, LegWindow, Legs, Pass};
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, Trace, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::link::Transport;
 use crate::schedule::{
-    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct,
-    recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any, send_bulk_any,
-    send_direct_any, send_packets, send_tiles_any, share_packets,
+    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, post_direct, recv_bulk_any,
+    recv_direct, recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any,
+    send_bulk_any, send_direct_any, send_packets, send_tiles_any, share_packets,
 };
 use crate::tensor::Memory;
 use crate::transport::layout::Side;
@@ -164,7 +164,11 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
     fn new(exchange: ExchangeKernel<'e, 'h>, k: &Block<'t>, leg: &'e Leg) -> Self {
         let ExchangeKernel { hooks, link, .. } = exchange;
         let peer = match leg.side {
-            Side::Send => link.sender(k, leg.peer, leg.protocol, leg.window.as_ref()),
+            Side::Send => match &leg.window {
+                Some(LegWindow::Mapped(window)) => link.sender(k, leg.peer, leg.protocol, Some(window)),
+                Some(window) => link.window_sender(k, leg.peer, &window.posted().expect("it is posted")),
+                None => link.sender(k, leg.peer, leg.protocol, None),
+            },
             Side::Receive => link.receiver(k, leg.peer, leg.protocol),
         };
         let words = match (leg.side, &leg.inp, &leg.out) {
@@ -276,6 +280,9 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
             (Protocol::Direct { .. }, side) => {
                 let max_blocks = self.leg.link.max_blocks;
                 match side {
+                    Side::Send if matches!(self.leg.window, Some(LegWindow::Posted { in_place: true, .. })) => {
+                        post_direct(r, peer, max_blocks, tiling, hooks.types[0].size());
+                    }
                     Side::Send => {
                         let to = DirectTo { max_blocks, ty: hooks.types[0], pitch: self.leg.pitch };
                         send_direct_any(r, peer, to, tiling, &produce)

@@ -6,19 +6,20 @@ use super::decide::Way;
 use super::error::RunError;
 use super::facts::WorldFacts;
 use super::hooks::Hooks;
-use super::itinerary::{Itinerary, Leg, Legs, Pass, Work};
+use super::itinerary::{Itinerary, Leg, LegWindow, Legs, Pass, Work};
 use super::pattern::{Part, Pattern, Round, Route};
 use super::request::{Request, WindowOf};
 use super::rounds::Rounds;
 use super::settle::Message;
 use super::two_level::{self, Levels, Passing, Question, TwoLevel};
 use crate::hook::MisuseKind;
-use crate::ir::SourceLine;
+use crate::ir::{SourceLine, Type};
 use crate::link::Transport;
 use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{LinkKind, Protocol, Rank, TransferError};
 use crate::vm::{Kept, Traffic};
+use std::cell::OnceCell;
 
 /// Plans an exchange.
 pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itinerary, RunError> {
@@ -176,7 +177,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             at_once: if self.layout == Rounds::Legs { 2 * rounds } else { rounds },
             only: ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged")),
             consumed: !hooks.stores(),
-            window_bytes: self.window.map(|window| window.reached(route, self.window_range(route, len))),
+            window_bytes: self.window_of(route).map(|window| window.reached(route, self.window_range(route, len))),
         }
     }
 
@@ -211,8 +212,12 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
                 return Err(window.too_short(&route, (first, bytes)));
             }
             // A transfer uses the window from its start, whatever the window's length.
+            if let Some(region) = window.posted.clone().filter(|region| region.bytes(peer).is_some()) {
+                let in_place = inp.as_ref().is_some_and(|inp| self.posts_in_place(peer, inp, bytes));
+                return Ok(LegWindow::Posted { region, first, bytes, in_place, source: OnceCell::new() });
+            }
             let bytes = if self.pattern.is_collective() { bytes } else { window.bytes_of(peer) };
-            Ok(window.part_of(peer, first, bytes))
+            Ok(LegWindow::Mapped(window.part_of(peer, first, bytes)))
         });
         let window = window.transpose()?;
         // Copies of a role share the tiles. Without copies, fewer tiles are better.
@@ -229,6 +234,24 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             window,
             keeps: None,
         })
+    }
+
+    /// The window that `direct` writes on a route. None if its two ranks are far from each other and posts do not reach it:
+    /// both see that, since posts reach it from everywhere or from nowhere.
+    fn window_of(&self, route: &Route) -> Option<&'p WindowOf> {
+        let is_far = route.peer.index() < self.facts.ranks && self.link.link(route.peer).kind == LinkKind::Fabric;
+        // A post is one run of bytes, so it cannot write some columns of every row.
+        let is_one_run = self.pitch(route).is_none();
+        self.window.filter(|window| !is_far || is_one_run && window.posted_bytes_of(route.peer).is_some())
+    }
+
+    /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it, and
+    /// posts do not.
+    fn posts_in_place(&self, peer: Rank, inp: &AnyTensor, bytes: usize) -> bool {
+        let hooks = self.hooks();
+        let is_plain = hooks.is_copy() && hooks.input_shape.is_none() && hooks.output_shape.is_none();
+        let is_same = hooks.types == [inp.ty()] && inp.ty() != Type::Bool && inp.memory().bytes() == bytes;
+        is_plain && is_same && self.link.reads_in_place(peer, inp.memory())
     }
 
     /// Lets the first sending leg also store the rank's own chunk, if that is faster. This applies only to a CPU, where

@@ -132,7 +132,6 @@ impl<'h> Hooks<'h> {
         self.output_shape.as_ref().filter(|shape| !shape.is_of_tensor || shape.rows > 1)
     }
 
-    /// True if there are no hooks: the input is copied and stored.
     /// How many neighbours share one stored value of the last part on this link's way. Groups never cross rows. Slots
     /// without gaps (`is_dense`) hold a narrow tile's rows one right after another, so there a group could begin in the
     /// middle of another row's: every element then has a value of its own.
@@ -141,6 +140,7 @@ impl<'h> Hooks<'h> {
         if is_dense && self.output_shape.as_ref().is_some_and(tears) { 1 } else { self.last_per }
     }
 
+    /// True if there are no hooks: the input is copied and stored.
     pub(super) fn is_copy(&self) -> bool {
         self.copies && self.stores()
     }

@@ -17,11 +17,14 @@ use super::request::Request;
 use super::rounds::{Rounds, Warps};
 use crate::hook::MisuseKind;
 use crate::ir::{SourceLine, Type};
-use crate::schedule::Tiling;
+use crate::link::{PostFrom, Transport};
+use crate::schedule::{PostedWindow, Tiling};
 use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
-use crate::transport::{LinkKind, LinkShape, Protocol, Rank};
+use crate::transport::proxy::{PostedRegion, PostedSource};
+use crate::transport::{LinkKind, LinkShape, Protocol, Rank, TransportError};
 use crate::vm::Traffic;
+use std::cell::OnceCell;
 use std::ops::Range;
 
 /// Why the slots and blocks of a plan cannot be refused while its kernel is traced.
@@ -104,12 +107,47 @@ pub(super) struct Leg {
     pub protocol: Protocol,
     /// The constants of the link it uses.
     pub link: LinkShape,
-    /// The memory that `direct` writes.
-    pub window: Option<Memory>,
-    /// Distance between the rows of the chunk in that memory, in bytes, if there are gaps between them.
+    /// Where `direct` writes.
+    pub window: Option<LegWindow>,
+    /// Distance between the rows of the chunk there, in bytes, if there are gaps between them.
     pub pitch: Option<usize>,
     /// The rank's own leg, if it is not separate: this leg stores the rank's own chunk while it sends another.
     pub keeps: Option<Box<Leg>>,
+}
+
+/// The part of a peer's window that a leg writes.
+pub(super) enum LegWindow {
+    /// By stores.
+    Mapped(Memory),
+    /// By posts.
+    Posted {
+        region: PostedRegion,
+        /// Its first byte, and how many.
+        first: usize,
+        bytes: usize,
+        /// True if the input is posted where it is, without an outbox.
+        in_place: bool,
+        /// What is posted: registered when the kernel is traced.
+        source: OnceCell<PostedSource>,
+    },
+}
+
+impl LegWindow {
+    /// How the bytes get there, in words; nothing where stores bring them.
+    fn how(&self) -> &'static str {
+        match self {
+            LegWindow::Mapped(_) => "",
+            LegWindow::Posted { in_place: true, .. } => ", posted from the input (zero-copy)",
+            LegWindow::Posted { in_place: false, .. } => ", posted from an outbox",
+        }
+    }
+
+    /// The window, if it is reached by posts. Its source must have been registered.
+    pub(super) fn posted(&self) -> Option<PostedWindow> {
+        let LegWindow::Posted { region, first, in_place, source, .. } = self else { return None };
+        let source = source.get().expect("registered before the kernel is traced").clone();
+        Some(PostedWindow { region: region.clone(), first: *first, source, in_place: *in_place })
+    }
 }
 
 impl Legs {
@@ -209,16 +247,42 @@ impl Itinerary {
         }
     }
 
-    /// Its tensors, and which of them peers reach.
+    /// Its tensors, and which of them peers reach, or posts read where they lie.
     pub(super) fn bound(&self) -> Bound {
         let is_direct = |(_, protocol, _): (_, Protocol, _)| matches!(protocol, Protocol::Direct { .. });
         let reached = match &self.work {
             Work::Shards(of) => {
                 [of.windows.as_ref().is_some_and(|windows| windows.output.is_some()), of.windows.is_some()]
             }
-            _ => [self.tilings().into_iter().any(is_direct), false],
+            Work::Legs(legs) => {
+                let is_posted = |leg: &Leg| matches!(leg.window, Some(LegWindow::Posted { in_place: true, .. }));
+                [self.tilings().into_iter().any(is_direct), legs.all().any(is_posted)]
+            }
+            Work::Map { .. } => [false; 2],
         };
         Bound { tensors: [self.out.clone(), self.inp.clone()], reached }
+    }
+
+    /// Registers what posts to windows will read, before the kernel is traced.
+    pub(super) fn register_sources(&self, link: &dyn Transport) -> Result<(), TransportError> {
+        let Work::Legs(legs) = &self.work else { return Ok(()) };
+        for leg in legs.all() {
+            let Some(LegWindow::Posted { bytes, in_place, source, .. }) = &leg.window else { continue };
+            let from = match &leg.inp {
+                Some(inp) if *in_place => PostFrom::Memory(inp.memory()),
+                _ => PostFrom::Outbox(*bytes),
+            };
+            if source.get().is_none() {
+                _ = source.set(link.post_source(leg.peer, from)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The windows that its posts write, and what they read.
+    pub(super) fn posted(&self) -> Vec<PostedWindow> {
+        let Work::Legs(legs) = &self.work else { return Vec::new() };
+        legs.all().filter_map(|leg| leg.window.as_ref()?.posted()).collect()
     }
 
     /// The tiling, the protocol and the link of every leg or shard.
@@ -236,7 +300,10 @@ impl Itinerary {
         let lines: Vec<String> = match &self.work {
             Work::Map { blocks, .. } => vec![format!("{blocks} blocks on {on}")],
             Work::Legs(legs) => {
-                let line = |leg: &Leg| format!("{} rank {}: {}", leg.side, leg.peer, way(leg.protocol, &leg.tiling));
+                let line = |leg: &Leg| {
+                    let how = leg.window.as_ref().map_or("", LegWindow::how);
+                    format!("{} rank {}: {}{how}", leg.side, leg.peer, way(leg.protocol, &leg.tiling))
+                };
                 let passed = |pass: &Pass| {
                     let how = match pass.from {
                         Some(relay) => format!("through rank {relay}"),

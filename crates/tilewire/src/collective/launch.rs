@@ -297,6 +297,8 @@ impl<'l> Launch<'l> {
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));
+        // The caller may overwrite the inputs now, and posts may still read them.
+        self.proxies().for_each(|proxy| proxy.halt());
         // Not any earlier: until the abort words are set, the other ranks must see that this rank is waiting and is not
         // the late one.
         self.hosts.iter().filter_map(|host| host.door()?.status()).for_each(|status| status.goes_on());

@@ -9,7 +9,9 @@ use super::rebind::Bound;
 use crate::hook::Traced;
 use crate::ir::{Kernel, scalar::Element};
 use crate::link::Transport;
+use crate::schedule::PostedWindow;
 use crate::tensor::{AnyTensor, Arg, Between, Tensor};
+use crate::transport::proxy::PostedRegion;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
@@ -26,6 +28,19 @@ pub struct PreparedExchange<'l> {
     bound: Bound,
     peers: Peers,
     deadline: Option<Duration>,
+    /// Dropped after the launch, which on a GPU waits for its end.
+    registered: Registered,
+}
+
+/// What posts need as long as the exchange can be launched.
+#[derive(Default)]
+pub(super) struct Registered {
+    /// The windows that its posts write, and what they read.
+    #[expect(dead_code, reason = "deregistered when it is dropped")]
+    pub posted: Vec<PostedWindow>,
+    /// The regions that posts of others write.
+    #[expect(dead_code, reason = "deregistered when it is dropped")]
+    pub regions: Vec<PostedRegion>,
 }
 
 /// The state of the agreement with the other sides.
@@ -42,7 +57,15 @@ enum Peers {
 impl<'l> PreparedExchange<'l> {
     /// A kernel for this rank alone.
     pub(super) fn alone(launch: Launch<'l>, bound: Bound) -> Self {
-        PreparedExchange { link: None, launch, bound, peers: Peers::Agree, deadline: None }
+        let registered = Registered::default();
+        PreparedExchange { link: None, launch, bound, peers: Peers::Agree, deadline: None, registered }
+    }
+
+    /// The same, keeping this registered.
+    pub(super) fn keeping(self, registered: Registered) -> Self {
+        let mut prepared = self;
+        prepared.registered = registered;
+        prepared
     }
 
     /// Compiles a kernel and announces it to the peers. Its signals and packets carry the numbers of the announced
@@ -84,7 +107,8 @@ impl<'l> PreparedExchange<'l> {
             Cards::Nothing => Vec::new(),
         };
         let peers = Peers::Pending { told: Vec::new(), all: together };
-        let mut prepared = PreparedExchange { link: Some(link), launch, bound, peers, deadline: options.deadline };
+        let (deadline, registered) = (options.deadline, Registered::default());
+        let mut prepared = PreparedExchange { link: Some(link), launch, bound, peers, deadline, registered };
         for (pairing, peer, card) in cards {
             let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
             let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;

@@ -10,6 +10,7 @@ use crate::ir::Type;
 use crate::ir::scalar::Element;
 use crate::link::{Transport, Window};
 use crate::tensor::{AnyTensor, Axis, Grid, Memory};
+use crate::transport::proxy::PostedRegion;
 use crate::transport::{Rank, TransferError};
 use crate::vm::Puts;
 use std::time::Duration;
@@ -42,8 +43,10 @@ pub(super) struct Request<'h, 'l> {
 
 /// The windows of all ranks.
 pub(super) struct WindowOf {
-    /// By rank; `None` if this rank cannot reach the window.
+    /// By rank; `None` if this rank cannot load and store in the window.
     pub peers: Vec<Option<Memory>>,
+    /// Those that it reaches by posts.
+    pub posted: Option<PostedRegion>,
     pub own: Memory,
     pub ty: Type,
     pub number: String,
@@ -52,12 +55,19 @@ pub(super) struct WindowOf {
 impl WindowOf {
     pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
-        WindowOf { peers, own, ty: W::TYPE, number: window.number().to_string() }
+        let (posted, number) = (window.posted().cloned(), window.number().to_string());
+        WindowOf { peers, posted, own, ty: W::TYPE, number }
     }
 
     /// Number of bytes of a rank's window that this rank can reach.
     pub(super) fn bytes_of(&self, rank: Rank) -> usize {
-        self.peers.get(rank.index()).and_then(Option::as_ref).map_or(0, Memory::bytes)
+        let mapped = self.peers.get(rank.index()).and_then(Option::as_ref).map(Memory::bytes);
+        mapped.or(self.posted_bytes_of(rank)).unwrap_or(0)
+    }
+
+    /// The same, if it reaches it by posts.
+    pub(super) fn posted_bytes_of(&self, rank: Rank) -> Option<usize> {
+        self.posted.as_ref()?.bytes(rank)
     }
 
     /// A part of a rank's window. The transfer to that rank must already have been checked against the window.

@@ -51,14 +51,14 @@ impl Message<'_> {
     pub(super) fn settle(&self, link: &dyn Transport, facts: &WorldFacts) -> Result<(Way, Tiling), RunError> {
         let Message { peer, types, len, last_per, only, at_once, consumed, window_bytes, .. } = *self;
         let (said, over) = (self.knobs(link), self.over(link));
-        // Posts carry whole slots: packets and windows are for peers whose memory is mapped. A plan that has no other way
+        // Packets are for peers whose memory is mapped, and windows for peers that reach them. A plan that has no other way
         // is refused below.
         let is_posted = over.kind == LinkKind::Fabric;
         let may = |primitive: Primitive| match primitive {
-            Primitive::Packet | Primitive::Direct if is_posted => Primitive::Staged,
+            Primitive::Packet if is_posted => Primitive::Staged,
+            Primitive::Direct if is_posted && window_bytes.is_none() => Primitive::Staged,
             primitive => primitive,
         };
-        let window_bytes = window_bytes.filter(|_| !is_posted);
         let knobs = Knobs { primitive: said.primitive.map(may).or(only.map(|(way, _)| way)), ..said };
         let decide = |knobs: Knobs| knobs.decide(facts, &over, types, (len, last_per), window_bytes, at_once);
         let cut = |way: &Way| way.tiling(len, self.shape, &knobs);

@@ -146,9 +146,10 @@ impl WaitHost for SegmentWaits {
     fn in_vain(&self, at: Awaited) -> Option<u64> {
         let known = self.leaving.iter().filter(|leaving| leaving.departures.any());
         let word = known.filter_map(|leaving| leaving.in_vain(at)).next()?;
-        // What the rank posted before it left has arrived, and may still have to be taken.
-        self.settle();
-        Some(word)
+        // What the rank posted before it left has arrived, and may still have to be taken. While posts of this rank are on
+        // their way, their delivery may end a wait, too: a flush of what the rank has received before it left.
+        let is_busy = self.settle();
+        (!is_busy).then_some(word)
     }
 
     fn probe(&self) -> u64 {
@@ -230,7 +231,11 @@ mod tests {
     use super::*;
     use crate::hook::kernel;
     use crate::ir::{Part, Purpose};
+    use crate::tensor::{Memory, Queue, Ring, bytes_of};
+    use crate::transport::layout::LINE;
+    use crate::transport::proxy::{Carrier, Event, Lines, PostedTo, ProxyError, ProxyParts, Write};
     use crate::vm::{LaunchError, Prepared, Settings};
+    use std::sync::Mutex;
 
     #[test]
     fn memory_belongs_to_the_rank_whose_segment_it_is_in_and_the_rest_to_oneself() {
@@ -270,6 +275,151 @@ mod tests {
             assert_eq!(seen_by_others.late(1), 2, "{blocks} blocks");
             Status::of(&ranks[1]).goes_on();
             assert_eq!(seen_by_others.late(1), 1);
+        }
+    }
+
+    /// A carrier of signals between two ranks that keeps them until the test lets them go.
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Wires>>);
+
+    #[derive(Default)]
+    struct Wires {
+        /// The sender, the write, the receiver and the notice.
+        taken: Vec<(usize, u64, usize, u32)>,
+        events: [Vec<Event>; 2],
+    }
+
+    impl Kept {
+        fn let_go(&self) {
+            let mut wires = self.0.lock().unwrap();
+            for (from, id, peer, notice) in std::mem::take(&mut wires.taken) {
+                wires.events[peer].push(Event::Arrived { notice });
+                wires.events[from].push(Event::Delivered { id });
+            }
+        }
+    }
+
+    struct KeptCarrier(usize, Kept);
+
+    impl Carrier for KeptCarrier {
+        fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+            Ok(())
+        }
+
+        fn close(&mut self, _: u16) {}
+
+        fn reads(&self, _: &Memory) -> bool {
+            false
+        }
+
+        fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+            let taken = (self.0, write.id, write.peer, write.notice.expect("a signal"));
+            self.1.0.lock().unwrap().taken.push(taken);
+            Ok(true)
+        }
+
+        fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+            events.append(&mut self.1.0.lock().unwrap().events[self.0]);
+            Ok(())
+        }
+    }
+
+    /// A rank whose only launch waits for line 1 of its segment, which the other rank moves by posts.
+    struct Waiter {
+        waits: SegmentWaits,
+        queue: Queue,
+        own: Memory,
+    }
+
+    const AWAITED: usize = 1;
+
+    impl Waiter {
+        fn new(ranks: &SegmentSet, kept: &Kept) -> Waiter {
+            let rank = ranks.rank();
+            let lines = || vec![Lines { numbers: 0..4, matched: false }];
+            let to = |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![Some(0)], lines: lines() });
+            let (ring, own) = (Ring::new(4), ranks.segment(rank));
+            let queue = ring.queue(0);
+            let proxy = Proxy::new(ProxyParts {
+                rank,
+                ring,
+                carrier: Box::new(KeptCarrier(rank, kept.clone())),
+                peers: (0..2).map(to).collect(),
+                sources: Vec::new(),
+                segment: own.clone(),
+                inbound: lines(),
+                flushed: Vec::new(),
+                doorbell: ranks.doorbell(rank),
+                aborts: ranks.aborts(),
+            });
+            let mut waits = SegmentWaits::new(&[&Door::of(ranks).with_proxy(Arc::new(proxy))]);
+            waits.told = Some(Told { status: Status::of(ranks), call: "a launch".to_string() });
+            Waiter { waits, queue, own }
+        }
+
+        /// Posts a signal for a line of the other rank.
+        fn post(&self, line: usize) {
+            let peer = 1 - self.waits.own as i64;
+            let traced = kernel("post", |k| {
+                let queue = k.queue("posts", self.queue.clone());
+                k.main(|r| r.post_signal(queue, peer, line as i64, 1i64));
+            });
+            let traced = traced.unwrap();
+            Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
+        }
+
+        fn is_ready(&self) -> bool {
+            bytes_of(&self.own).unwrap()[AWAITED * LINE] == 1
+        }
+
+        /// A round of the wait, as the engine makes it. Returns the verdict.
+        fn round(&self) -> Option<u64> {
+            let probe = self.waits.probe();
+            if self.is_ready() {
+                self.waits.resumed();
+                return None;
+            }
+            let address = self.own.start().as_ptr() as usize + AWAITED * LINE;
+            self.waits.stalled(&[Some(Awaited { rank: 1 - self.waits.own, address })], probe)
+        }
+    }
+
+    fn waiters() -> ([Waiter; 2], Kept) {
+        let (ranks, kept) = (SegmentSet::threads(2, 4096).unwrap(), Kept::default());
+        ([0, 1].map(|rank: usize| Waiter::new(&ranks[rank], &kept)), kept)
+    }
+
+    fn verdict(waiters: &[Waiter; 2]) -> Option<u64> {
+        (0..50).find_map(|_| waiters.iter().find_map(Waiter::round))
+    }
+
+    /// Two ranks wait for each other, and a post is on its way, however long. It is no deadlock before it has arrived,
+    /// and it is one if it then turns out to be for something else.
+    #[test]
+    fn a_post_on_its_way_is_no_deadlock() {
+        for sender in [0, 1] {
+            let (waiters, kept) = waiters();
+            waiters[sender].post(AWAITED + 1);
+            assert_eq!(verdict(&waiters), None);
+            kept.let_go();
+            let word = verdict(&waiters).expect("they wait for each other, and nothing is on its way");
+            assert_eq!(Cause::from_word(word).map(|cause| cause.code), Some(AbortCode::Deadlocked));
+        }
+    }
+
+    /// A rank that is asked whether it still waits looks at everything that had arrived by then.
+    #[test]
+    fn a_post_that_has_arrived_is_seen_by_the_look_after_a_probe() {
+        for sender in [0, 1] {
+            let (waiters, kept) = waiters();
+            waiters[sender].post(AWAITED);
+            assert_eq!(verdict(&waiters), None);
+            // The sender learns that it is delivered before the receiver has looked.
+            kept.let_go();
+            assert_eq!(waiters[sender].round(), None);
+            assert!(!waiters[1 - sender].is_ready());
+            assert_eq!(verdict(&waiters), None);
+            assert!(waiters[1 - sender].is_ready());
         }
     }
 }

@@ -10,7 +10,9 @@ use super::value::{AnyValue, IntoIndex, IntoValue, Known, Value};
 use super::view::{Touch, View};
 use crate::ir::ring::MAX_PARTS;
 use crate::ir::scalar::Element;
-use crate::ir::{self, Access, Base, BulkDone, Mask, Notice, Op, ParamId, Place, PostSpan, SourceLine, Type};
+use crate::ir::{
+    self, Access, Base, BulkDone, Mask, Notice, NoticeKind, Op, ParamId, Place, PostSpan, SourceLine, Type,
+};
 use std::marker::PhantomData;
 
 /// Typed memory in several banks, one per peer.
@@ -382,7 +384,7 @@ impl<'t> RoleCtx<'t> {
         let peer = Known::uniform(trace, "the peer of a delivery", peer, &at).ir(trace, &at);
         let slot = Known::uniform(trace, "the index of a slot", slot, &at).ir(trace, &at);
         let Some(x) = self.count("deliver", x, &at) else { return };
-        let notice = Some(Notice { slot, x, parts: spans.len() as u8, credit: false });
+        let notice = Some(Notice { slot, x, parts: spans.len() as u8, kind: NoticeKind::Data });
         for &(src, dst, bytes) in spans {
             let span = Some(self.posted(src, dst, bytes, &at));
             trace.emit(Op::Post { queue: queue.param, peer, span, notice }, &at);
@@ -398,7 +400,7 @@ impl<'t> RoleCtx<'t> {
         slot: impl IntoIndex<'t>,
         x: impl IntoIndex<'t>,
     ) {
-        self.notify("post_signal", (queue, false), peer, slot, x, &SourceLine::caller());
+        self.notify("post_signal", (queue, NoticeKind::Data), peer, slot, x, &SourceLine::caller());
     }
 
     /// Asks the proxy to set slot `slot` of the peer to `x` after this role copy's earlier reads are done. It publishes
@@ -411,13 +413,45 @@ impl<'t> RoleCtx<'t> {
         slot: impl IntoIndex<'t>,
         x: impl IntoIndex<'t>,
     ) {
-        self.notify("post_credit", (queue, true), peer, slot, x, &SourceLine::caller());
+        self.notify("post_credit", (queue, NoticeKind::Credit), peer, slot, x, &SourceLine::caller());
+    }
+
+    /// Asks the proxy to set slot `slot` of *this* rank to `x` after the bytes of all earlier posts to the peer have
+    /// been read. It publishes no data. A role that waits for it may then overwrite what it posted:
+    ///
+    /// ```
+    /// use tilewire::ir::Access;
+    /// use tilewire::{Memory, kernel};
+    /// let (ring, input, own) = (Memory::zeroed(64), Memory::zeroed(4096), Memory::zeroed(128));
+    /// let traced = kernel("lent", |k| {
+    ///     let (posts, sent) = (k.queue("posts", &ring), k.slots("sent", &[own.clone()], 128));
+    ///     let input = k.buffer::<u8>("input", &[input.clone()], Access::In).bank(0);
+    ///     k.main(|r| {
+    ///         // 4 KiB to rank 1, where slot 7 takes the value 1.
+    ///         r.deliver(posts, 1, &[(input, r.constant(0i64), r.constant(4096i64))], 7, 1);
+    ///         // Slot 0 of this rank takes the value 1 when the input has been read.
+    ///         r.post_flush(posts, 1, 0, 1);
+    ///         r.wait(sent.slot(0, 0), 1);
+    ///     });
+    /// })?;
+    /// assert!(traced.kernel.to_string().contains("post_flush"));
+    /// # Ok::<(), tilewire::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn post_flush(
+        &self,
+        queue: Queue<'t>,
+        peer: impl IntoIndex<'t>,
+        slot: impl IntoIndex<'t>,
+        x: impl IntoIndex<'t>,
+    ) {
+        self.notify("post_flush", (queue, NoticeKind::Flush), peer, slot, x, &SourceLine::caller());
     }
 
     fn notify(
         &self,
         what: &'static str,
-        (queue, credit): (Queue<'t>, bool),
+        (queue, kind): (Queue<'t>, NoticeKind),
         peer: impl IntoIndex<'t>,
         slot: impl IntoIndex<'t>,
         x: impl IntoIndex<'t>,
@@ -427,7 +461,7 @@ impl<'t> RoleCtx<'t> {
         let peer = Known::uniform(trace, "the peer of a notice", peer, at).ir(trace, at);
         let slot = Known::uniform(trace, "the index of a slot", slot, at).ir(trace, at);
         if let Some(x) = self.count(what, x, at) {
-            let notice = Some(Notice { slot, x, parts: 1, credit });
+            let notice = Some(Notice { slot, x, parts: 1, kind });
             trace.emit(Op::Post { queue: queue.param, peer, span: None, notice }, at);
         }
     }

@@ -78,6 +78,7 @@ pub use op::{
 pub use print::{fingerprint, inst_text};
 pub use purpose::{Part, Purpose};
 pub(crate) use quick_map::QuickMap;
+pub use ring::NoticeKind;
 pub use simplify::simplify;
 pub use types::{Shape, Type};
 pub use verify::{Fault, VerifyError, VerifyErrors, verify};

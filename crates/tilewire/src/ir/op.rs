@@ -6,6 +6,7 @@
 //! same `each` nothing is ordered. Two elements that touch the same byte, one of them writing, race.
 
 use super::entity::{ParamId, Region, ScratchId, Value, VarId};
+use super::ring::NoticeKind;
 use super::types::Type;
 
 /// A constant: the bits of an element, zero-extended.
@@ -475,11 +476,14 @@ pub enum Op {
     ///    copy to this peer over this ring.
     /// 3. *Credit* (a notice without bytes that is a credit): waits for no bytes. It publishes no data, as
     ///    [`Op::SignalCredit`].
-    /// 4. Bytes without a notice are covered by a later signal.
+    /// 4. *Flush* (a notice without bytes for a slot of this rank's own): the slot takes the value after the sources of
+    ///    all earlier posts of this role copy to this peer over this ring have been read. Nothing is sent. It publishes
+    ///    no data, as a credit: whoever waits for it may overwrite those sources, and sees nothing new.
+    /// 5. Bytes without a notice are covered by a later signal.
     ///
-    /// Notices other than credits also publish everything this role copy did or saw before, as [`Op::Signal`]. Nothing
+    /// Deliveries and signals also publish everything this role copy did or saw before, as [`Op::Signal`]. Nothing
     /// else is ordered: not two deliveries, not notices for different slots. Notices for one slot arrive in order. The
-    /// source may be overwritten when a later signal of the peer says that the bytes have arrived.
+    /// source may be overwritten when a later signal of the peer says that the bytes have arrived, or after a flush.
     Post {
         /// A `Queue` parameter.
         queue: ParamId,
@@ -547,14 +551,14 @@ pub struct PostSpan {
 /// The notice of a post.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Notice {
-    /// Number of the slot at the peer, uniform `i64`.
+    /// Number of the slot at the peer, of a flush at this rank, uniform `i64`.
     pub slot: Value,
     /// New value of the slot, uniform `u64`. In a matched queue
     /// ([`Kernel::is_matched`](super::Kernel::is_matched)) the slot's word also carries the launch's operation, unless
-    /// the notice is a credit.
+    /// the notice is a credit or a flush.
     pub x: Value,
     /// How many posts make up the delivery, 1 to [`MAX_PARTS`](super::ring::MAX_PARTS). 1 without bytes.
     pub parts: u8,
-    /// True for a credit, which has no bytes.
-    pub credit: bool,
+    /// What it says.
+    pub kind: NoticeKind,
 }

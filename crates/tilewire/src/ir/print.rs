@@ -16,6 +16,7 @@
 use super::entity::{Entity, Inst, Region, RoleId, ScratchId, Value, VarId};
 use super::kernel::{Access, Kernel, Param};
 use super::op::{Base, Mask, Notice, Op, Place, PostSpan, Slot};
+use super::ring::NoticeKind;
 use super::types::Shape;
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
@@ -315,8 +316,12 @@ impl Names {
                     None => post,
                 }
             }
-            Op::Post { queue, peer, span: None, notice: Some(Notice { slot, x, credit, .. }) } => {
-                let name = if *credit { "post_credit" } else { "post_signal" };
+            Op::Post { queue, peer, span: None, notice: Some(Notice { slot, x, kind, .. }) } => {
+                let name = match kind {
+                    NoticeKind::Data => "post_signal",
+                    NoticeKind::Credit => "post_credit",
+                    NoticeKind::Flush => "post_flush",
+                };
                 format!("{name} {queue} peer {} slot {}, {}", v(peer), v(slot), v(x))
             }
             Op::Post { queue, peer, span: None, notice: None } => format!("post {queue} peer {} nothing", v(peer)),

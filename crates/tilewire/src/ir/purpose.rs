@@ -42,6 +42,7 @@ pub enum Purpose {
 /// | `Packets`, `Tail`, `Done` | the receiver | the sender | yes |
 /// | `Ready` | the sender | the receiver | yes |
 /// | `Head`, `PacketHead` | the sender | the receiver | no: credits may be older than the launch |
+/// | `Sent` | the sender | its own proxy, when the receiver has the bytes | no: nobody else signals there |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
     /// Slots of bytes.
@@ -60,15 +61,18 @@ pub enum Part {
     Ready,
     /// The window has been written.
     Done,
+    /// Posted bytes have been read where they were.
+    Sent,
 }
 
 impl Purpose {
-    /// The rank that signals word `index` of `len`, or writes that packet.
+    /// The rank that signals word `index` of `len`, or writes that packet. For a flush, which this rank's own proxy turns
+    /// into a word, it is the receiver, on whom that depends.
     pub fn signaller(self, index: u64, len: u64) -> Option<u32> {
         use Part::*;
         match self {
             Purpose::Transfer { part: Packets | Tail | Done, from, .. } => Some(from),
-            Purpose::Transfer { part: Head | PacketHead | Ready, to, .. } => Some(to),
+            Purpose::Transfer { part: Head | PacketHead | Ready | Sent, to, .. } => Some(to),
             Purpose::AllRanks { ranks, .. } => {
                 index.checked_div(len / u64::from(ranks).max(1)).map(|rank| rank as u32).filter(|rank| *rank < ranks)
             }
@@ -109,7 +113,7 @@ impl Purpose {
 
     /// True if its words are credits.
     pub fn is_credit(self) -> bool {
-        let is_credit = |part| matches!(part, Part::Head | Part::PacketHead);
+        let is_credit = |part| matches!(part, Part::Head | Part::PacketHead | Part::Sent);
         matches!(self, Purpose::AllRanks { credits: true, .. })
             || matches!(self, Purpose::Transfer { part, .. } if is_credit(part))
     }
@@ -129,6 +133,7 @@ mod tests {
             (Part::Ready, 5),
             (Part::Head, 5),
             (Part::PacketHead, 5),
+            (Part::Sent, 5),
         ] {
             assert_eq!(of(part).signaller(7, 8), Some(signaller), "{part:?}");
             assert!(of(part).is_matched() != of(part).is_credit(), "{part:?}");

@@ -15,8 +15,10 @@
 //! The head of an entry:
 //!
 //! ```text
-//!   63 ── 59 │ 58: credit │ 57: has a notice │ 56: has bytes │ 55 ── parts ── 48 │ 47 ── target ── 32 │ 31 ── peer ── 0
+//!   63 ── 60 │ 59: flush │ 58: credit │ 57: has a notice │ 56: has bytes │ 55 ── parts ── 48 │ 47 ── target ── 32 │ 31 ── peer ── 0
 //! ```
+//! A flush is held until all earlier posts of this rank to its peer are delivered. Then the proxy moves a slot of its own
+//! rank. Nothing travels.
 
 /// The most posts that make up one delivery. The wire has room for 4, and one may be needed for a large value.
 pub const MAX_PARTS: u8 = 3;
@@ -69,20 +71,33 @@ pub struct PostedSpan {
 /// The notice of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostedNotice {
-    /// Number of the peer's slot.
+    /// Number of the peer's slot; of this rank's own for a flush.
     pub slot: u64,
     /// Its new word.
     pub value: u64,
     /// Posts that make up the delivery.
     pub parts: u8,
-    /// True for a credit.
-    pub credit: bool,
+    /// What it says.
+    pub kind: NoticeKind,
+}
+
+/// What a notice says.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NoticeKind {
+    /// Data has arrived: the bytes of its delivery or, without bytes, of all earlier posts to the peer.
+    Data,
+    /// Earlier reads are over. Without bytes.
+    Credit,
+    /// The sources of all earlier posts to the peer have been read. Without bytes, and for a slot of the poster's own.
+    Flush,
 }
 
 /// The constant bits of an entry's head: everything but the peer.
-pub const fn head(target: u16, has_bytes: bool, notice: Option<(u8, bool)>) -> u64 {
+pub const fn head(target: u16, has_bytes: bool, notice: Option<(u8, NoticeKind)>) -> u64 {
     let (parts, flags) = match notice {
-        Some((parts, credit)) => (parts, 2 | (credit as u64) << 2),
+        Some((parts, NoticeKind::Data)) => (parts, 2),
+        Some((parts, NoticeKind::Credit)) => (parts, 2 | 4),
+        Some((parts, NoticeKind::Flush)) => (parts, 2 | 8),
         None => (0, 0),
     };
     (flags | has_bytes as u64) << 56 | (parts as u64) << 48 | (target as u64) << 32
@@ -91,7 +106,7 @@ pub const fn head(target: u16, has_bytes: bool, notice: Option<(u8, bool)>) -> u
 impl Posted {
     /// The words of the entry after its turn.
     pub fn words(&self) -> [u64; WORDS] {
-        let notice = self.notice.map(|notice| (notice.parts, notice.credit));
+        let notice = self.notice.map(|notice| (notice.parts, notice.kind));
         let head = head(self.target, self.span.is_some(), notice) | u64::from(self.peer);
         let PostedSpan { source, destination, bytes } =
             self.span.unwrap_or(PostedSpan { source: 0, destination: 0, bytes: 0 });
@@ -103,18 +118,26 @@ impl Posted {
     pub fn of_words([head, source, destination, bytes, slot, value]: [u64; WORDS]) -> Option<Posted> {
         let (flags, parts) = (head >> 56, (head >> 48) as u8);
         let has_bytes = flags & 1 != 0;
-        let (has_notice, credit) = (flags & 2 != 0, flags & 4 != 0);
+        let (has_notice, kind) = (
+            flags & 2 != 0,
+            match flags >> 2 {
+                0 => NoticeKind::Data,
+                1 => NoticeKind::Credit,
+                2 => NoticeKind::Flush,
+                _ => return None,
+            },
+        );
         let legal = match (has_bytes, has_notice) {
-            (true, true) => (1..=MAX_PARTS).contains(&parts) && !credit,
-            (true, false) => parts == 0 && !credit,
+            (true, true) => (1..=MAX_PARTS).contains(&parts) && kind == NoticeKind::Data,
+            (true, false) => parts == 0 && kind == NoticeKind::Data,
             (false, true) => parts == 1,
             (false, false) => false,
         };
-        (legal && flags < 8).then_some(Posted {
+        legal.then_some(Posted {
             peer: head as u32,
             target: (head >> 32) as u16,
             span: has_bytes.then_some(PostedSpan { source, destination, bytes }),
-            notice: has_notice.then_some(PostedNotice { slot, value, parts, credit }),
+            notice: has_notice.then_some(PostedNotice { slot, value, parts, kind }),
         })
     }
 }
@@ -127,7 +150,7 @@ mod tests {
     proptest! {
         /// What is read is what was written, and whatever is read could have been written.
         #[test]
-        fn entries_survive_their_words(words in any::<[u64; WORDS]>(), flags in 0..16u64, parts in 0..8u64) {
+        fn entries_survive_their_words(words in any::<[u64; WORDS]>(), flags in 0..32u64, parts in 0..8u64) {
             let mut words = words;
             words[0] = words[0] & 0xffff_ffff_ffff | flags << 56 | parts << 48;
             if let Some(posted) = Posted::of_words(words) {
@@ -140,8 +163,8 @@ mod tests {
     #[test]
     fn a_head_that_no_producer_writes_is_refused() {
         let of = |flags: u64, parts: u64| Posted::of_words([flags << 56 | parts << 48 | 7, 0, 0, 0, 0, 0]).is_some();
-        let legal = [(1, 0), (2, 1), (6, 1)];
-        for flags in 0..16 {
+        let legal = [(1, 0), (2, 1), (6, 1), (10, 1)];
+        for flags in 0..256 {
             for parts in 0..8 {
                 let expected =
                     legal.contains(&(flags, parts)) || flags == 3 && (1..=u64::from(MAX_PARTS)).contains(&parts);

@@ -4,7 +4,7 @@
 use super::entity::Value;
 use super::kernel::{Access, Kernel, Param};
 use super::op::{Base, BinaryOp, CompareOp, Notice, Op, Place, PostSpan, Slot, UnaryOp};
-use super::ring::MAX_PARTS;
+use super::ring::{MAX_PARTS, NoticeKind};
 use super::types::{Shape, Type};
 
 /// The type and shape of an op's result; `None` for ops that define nothing.
@@ -196,7 +196,7 @@ impl Check<'_> {
                     self.not_negative("destination offset", *dst);
                     self.not_negative("byte count", *bytes);
                 }
-                if let Some(Notice { slot, x, parts, credit }) = notice {
+                if let Some(Notice { slot, x, parts, kind }) = notice {
                     self.index("slot index", *slot);
                     self.not_negative("slot index", *slot);
                     self.uniform("signal value", *x);
@@ -205,8 +205,13 @@ impl Check<'_> {
                     if !(1..=most).contains(parts) {
                         self.say(format!("a notice of {parts} parts; here at most {most}"));
                     }
-                    if *credit && span.is_some() {
-                        self.say("a credit has no bytes".into());
+                    let named = match kind {
+                        NoticeKind::Data => None,
+                        NoticeKind::Credit => Some("a credit"),
+                        NoticeKind::Flush => Some("a flush"),
+                    };
+                    if let Some(named) = named.filter(|_| span.is_some()) {
+                        self.say(format!("{named} has no bytes"));
                     }
                 }
                 if span.is_none() && notice.is_none() {

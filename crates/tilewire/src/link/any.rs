@@ -3,11 +3,12 @@
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::window::{WindowCall, WindowParts};
-use super::{Machine, MeshTransport, ShmTransport, Transport};
+use super::{Machine, MeshTransport, PostFrom, ShmTransport, Transport};
 use crate::cuda::Seat;
 use crate::hook::Block;
-use crate::schedule::Peer;
+use crate::schedule::{Peer, PostedWindow};
 use crate::tensor::Memory;
+use crate::transport::proxy::PostedSource;
 use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
@@ -82,10 +83,14 @@ impl Transport for AnyTransport {
         fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
         fn describe(&self, peer: Rank, operation: u16) -> Option<String>;
         fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
+        fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, window: &PostedWindow) -> Peer<'t>;
         fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
         fn is_dense(&self) -> bool;
         fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;
         fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError>;
+        fn posts_windows(&self) -> bool;
+        fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool;
+        fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError>;
         fn broken(&self) -> Option<Cause>;
         fn deadline(&self) -> Option<Duration>;
         fn copies(&self) -> u32;

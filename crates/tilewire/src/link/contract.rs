@@ -4,8 +4,9 @@ use super::machine::Machine;
 use super::window::{WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
 use crate::hook::Block;
-use crate::schedule::{LoadStore, Peer, PostedReach};
+use crate::schedule::{LoadStore, Peer, PostedReach, PostedWindow};
 use crate::tensor::{Element, Memory, NoMemory, Tensor};
+use crate::transport::proxy::PostedSource;
 use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, There, Ticket, TransportError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +111,15 @@ pub trait Transport {
         }
     }
 
+    /// Binds a kernel to a far peer whose window it writes by `direct`.
+    ///
+    /// # Panics
+    /// If no posts go to the peer.
+    fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, window: &PostedWindow) -> Peer<'t> {
+        let endpoint = reached(self.endpoint(peer), peer);
+        Peer::new(k, PostedReach::into_window(k, &endpoint, window))
+    }
+
     /// Binds a kernel to a peer that it receives from.
     ///
     /// # Panics
@@ -141,6 +151,23 @@ pub trait Transport {
         Err(TransportError::NoWindows)
     }
 
+    /// True if `direct` reaches the windows of far peers, by posts.
+    fn posts_windows(&self) -> bool {
+        false
+    }
+
+    /// True if posts to a far peer can read this memory where it is, so that `direct` needs no outbox for it.
+    fn reads_in_place(&self, _peer: Rank, _memory: &Memory) -> bool {
+        false
+    }
+
+    /// Memory that posts to a far peer read: the caller's own, or an outbox. A local call. Posts of other memory are
+    /// refused. Asked for only if [`posts_windows`](Transport::posts_windows), and for memory only if
+    /// [`reads_in_place`](Transport::reads_in_place).
+    fn post_source(&self, _peer: Rank, _from: PostFrom<'_>) -> Result<PostedSource, TransportError> {
+        Err(TransportError::NoWindows)
+    }
+
     // ---- the end ------------------------------------------------------------------------------------------------
 
     /// Ends the transport once all ranks have called this. Collective. Dropping a transport also releases it; this
@@ -166,6 +193,15 @@ pub trait Transport {
     fn copies(&self) -> u32 {
         self.link(self.rank()).copies
     }
+}
+
+/// Where the bytes are that posts read.
+#[derive(Clone, Copy, Debug)]
+pub enum PostFrom<'m> {
+    /// In this memory.
+    Memory(&'m Memory),
+    /// In an outbox of this many bytes, which hooks fill.
+    Outbox(usize),
 }
 
 fn reached(endpoint: Option<PeerEndpoint>, peer: Rank) -> PeerEndpoint {

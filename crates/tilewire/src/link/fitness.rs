@@ -60,9 +60,17 @@ pub fn check_transfer(
     let shape = transport.link(peer);
     if let There::Posted(posted) = &endpoint.there {
         check_posted(peer, &shape, &endpoint.here, posted)?;
+        if let Protocol::Direct { .. } = protocol {
+            check_sent(peer, &shape, posted)?;
+        }
     }
-    if shape.kind == LinkKind::Fabric && matches!(protocol, Protocol::Packet | Protocol::Direct { .. }) {
-        let why = "the peer is reached by posts, which carry whole slots: use staged, or leave the primitive out";
+    let is_posted = shape.kind == LinkKind::Fabric;
+    if is_posted && protocol == Protocol::Packet {
+        let why = "the peer is reached by posts, which carry no packets: use staged, or direct into a window";
+        return Err(TransferError::Unable { protocol, why });
+    }
+    if is_posted && matches!(protocol, Protocol::Direct { .. }) && !transport.posts_windows() {
+        let why = "the peer is reached by posts, and this transport posts into no windows: use staged";
         return Err(TransferError::Unable { protocol, why });
     }
     let max = shape.max_blocks;
@@ -101,6 +109,13 @@ pub fn check_transfer(
             fits(window_bytes)
         }
     }
+}
+
+/// The same for the lines that tell what was read of an input that is posted in place.
+fn check_sent(peer: Rank, shape: &LinkShape, posted: &PostedPeer) -> Result<(), TransferError> {
+    let (bytes, needed) = (posted.sent.bytes(), shape.max_blocks.saturating_mul(LINE));
+    let what = "the area of SENTs";
+    if bytes < needed { Err(TransferError::PostedRoom { what, peer, bytes, needed }) } else { Ok(()) }
 }
 
 /// Checks that what lies between this rank and a peer that it posts to is as large as the link says. Kernels address it by

@@ -4,7 +4,7 @@ mod domains;
 mod far;
 
 use super::window::{WindowCall, WindowParts};
-use super::{Machine, ShmOptions, ShmTransport, Transport};
+use super::{Machine, PostFrom, ShmOptions, ShmTransport, Transport};
 #[cfg(feature = "cuda")]
 use super::{NvlOptions, NvlTransport};
 #[cfg(feature = "cuda")]
@@ -12,14 +12,16 @@ use crate::cuda::Device;
 use crate::cuda::Seat;
 use crate::tensor::{Memory, Queue};
 use crate::transport::layout::{Geometry, LINE, Layout};
-use crate::transport::proxy::{Carrier, LoopCarrier, LoopEnd, MOST_LINES, PostedTo, Proxy, ProxyParts, ProxyThread};
+use crate::transport::proxy::{
+    Carrier, LoopCarrier, LoopEnd, MOST_LINES, PostedRegion, PostedSource, PostedTo, Proxy, ProxyParts, ProxyThread,
+};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, SegmentSet,
-    Ticket, TransportError, World,
+    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
+    TransportError, World,
 };
 use domains::{are_apart, check, found};
-use far::{FarMemory, FarPeer, lines_of};
+use far::{FarMemory, FarPeer, lines_of, sent_lines};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,6 +233,32 @@ impl MeshTransport {
         self.far.get(peer.index()).is_some_and(Option::is_some)
     }
 
+    fn proxy(&self) -> &Arc<Proxy> {
+        self.door.proxy().expect("a mesh has a proxy")
+    }
+
+    /// Registers a window with this rank's proxy and carrier, under a number that is the same on all ranks. Collective.
+    fn region(&self, world: &Shared, parts: &WindowParts) -> Result<PostedRegion, TransportError> {
+        let (proxy, deadline) = (self.proxy(), world.deadline());
+        // A number that no rank has, neither for a window nor for posts to one.
+        let mine = proxy.regions().map_err(TransportError::from);
+        let list = |used: &[u16]| used.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
+        let said = Parameters::new("window regions")
+            .with("used", mine.as_deref().map(list).unwrap_or_default())
+            .object(mine.err())
+            .agree(world, &["used"], deadline)?;
+        let used = said.iter().filter_map(|values| values.last()).flat_map(|used| used.split(' '));
+        let used: Vec<u16> = used.filter_map(|number| number.parse().ok()).collect();
+        let number = (1..=u16::MAX).find(|number| !used.contains(number)).ok_or(TransportError::TooManyWindows);
+        let far =
+            |(rank, memory): (Rank, &Option<Memory>)| memory.as_ref().filter(|_| self.is_far(rank)).map(Memory::bytes);
+        let bytes = Rank::all(self.world_size()).zip(&parts.peers).map(far).collect();
+        let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
+        let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
+        // No rank posts to a peer that does not have the region yet.
+        world.all_have("window regions", region, deadline)
+    }
+
     /// Bytes that have come to this rank by posts.
     pub fn carried_bytes(&self) -> u64 {
         self.ends[self.rank().index()].bytes()
@@ -298,7 +326,7 @@ impl Half {
         let is_far = |peer: Rank| far.peers[peer.index()].is_some();
         let (queue, sources, segment) = (far.ring.queue(0), far.outboxes(), far.lines.clone());
         let to = |peer: Rank| {
-            let regions = vec![layout.geometry().per_peer_bytes as u64];
+            let regions = vec![Some(layout.geometry().per_peer_bytes as u64)];
             is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
         };
         let proxy = Arc::new(Proxy::new(ProxyParts {
@@ -308,6 +336,7 @@ impl Half {
             sources,
             segment,
             inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(|peer| lines_of(layout, peer)).collect(),
+            flushed: vec![sent_lines(layout)],
             doorbell: far.bell.clone(),
             aborts: control.aborts(),
             ring: far.ring,
@@ -385,7 +414,7 @@ fn bad_ring(ring: usize) -> Option<TransportError> {
 /// Notices name control lines by 20 bits.
 fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
     let layout = Layout::new(geometry)?;
-    let lines = layout.done().end / LINE;
+    let lines = layout.lines().len() / LINE;
     (lines > MOST_LINES).then(|| TransportError::BadOption {
         option: "max_slots",
         value: geometry.max_slots,
@@ -415,12 +444,7 @@ impl Transport for MeshTransport {
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let Some(far) = &self.far[peer.index()] else { return self.near.transport().endpoint(peer) };
         let (layout, me) = (self.near.layout(), self.rank());
-        let posted = PostedPeer {
-            peer: peer.number(),
-            queue: self.queue.clone(),
-            outbox: far.outbox.clone(),
-            lines: PostedLines::of(layout, me),
-        };
+        let posted = PostedPeer::of(layout, (me, &self.lines), peer, self.queue.clone(), far.outbox.clone());
         Some(PeerEndpoint::posted_in(layout, me, far.here(&self.lines), posted))
     }
 
@@ -471,7 +495,34 @@ impl Transport for MeshTransport {
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         let parts = self.near.transport().window_memory(call)?;
-        Ok(parts.without(|rank| self.is_far(rank)))
+        match &self.near {
+            Near::Shm(near) if self.domains.len() > 1 => {
+                let region = self.region(near.shared(), &parts)?;
+                Ok(parts.with_posted(region))
+            }
+            // No wire reaches the memory of a GPU.
+            _ => Ok(parts.without(|rank| self.is_far(rank))),
+        }
+    }
+
+    fn posts_windows(&self) -> bool {
+        matches!(self.near, Near::Shm(_))
+    }
+
+    fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool {
+        self.is_far(peer) && self.proxy().reads_in_place(memory)
+    }
+
+    fn post_source(&self, _: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError> {
+        let outbox;
+        let memory = match from {
+            PostFrom::Memory(memory) => memory,
+            PostFrom::Outbox(bytes) => {
+                outbox = self.memory(bytes.max(1))?.part(0, bytes);
+                &outbox
+            }
+        };
+        Ok(PostedSource::register(self.proxy(), memory)?)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

@@ -42,7 +42,7 @@ mod window;
 
 pub use crate::processor::Processor;
 pub use any::AnyTransport;
-pub use contract::{Tensors, Transport};
+pub use contract::{PostFrom, Tensors, Transport};
 pub use fitness::check_transfer;
 pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};

@@ -226,6 +226,11 @@ impl ShmTransport {
         &self.table
     }
 
+    /// The ranks, to meet again.
+    pub(super) fn shared(&self) -> &Shared {
+        &self.desk.world
+    }
+
     /// The underlying memory: abort words, doorbells and every rank's segment.
     pub fn segments(&self) -> &SegmentSet {
         &self.segments

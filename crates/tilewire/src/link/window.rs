@@ -7,6 +7,7 @@
 use super::Transport;
 use crate::tensor::{Element, Memory, Tensor, Type};
 use crate::transport::desk::Desk;
+use crate::transport::proxy::PostedRegion;
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{Rank, TransportError};
 use std::fmt;
@@ -32,10 +33,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// Each rank's handle keeps the memory alive independently: a window may be dropped at any time, in any order.
+/// Each rank's handle keeps the memory alive independently: a window may be dropped at any time, in any order. A far rank
+/// ([`MeshTransport`](super::MeshTransport)) is the exception: its posts find a window only as long as the window's own
+/// rank keeps the handle, or something built with it. A post that comes later breaks the transport.
 pub struct Window<T: Element> {
     tensor: Tensor<T>,
     peers: Vec<Option<Memory>>,
+    /// The windows of far ranks.
+    posted: Option<PostedRegion>,
     /// The number that rank 0 gave it, so that two sides cannot confuse two different windows.
     number: String,
 }
@@ -59,14 +64,27 @@ pub struct WindowParts {
     /// The window of every rank, in rank order, as this rank reaches it. `None` where it cannot; never this rank's own
     /// memory instead.
     pub peers: Vec<Option<Memory>>,
+    /// The windows that this rank reaches by posts, if there are any.
+    pub posted: Option<PostedRegion>,
 }
 
 impl WindowParts {
+    /// A window that is reached by loads and stores alone.
+    pub fn mapped(number: String, peers: Vec<Option<Memory>>) -> WindowParts {
+        WindowParts { number, peers, posted: None }
+    }
+
     /// The same window where some ranks are out of reach.
     pub(super) fn without(mut self, is_out_of_reach: impl Fn(Rank) -> bool) -> WindowParts {
         let ranks = Rank::all(self.peers.len());
         self.peers.iter_mut().zip(ranks).filter(|(_, rank)| is_out_of_reach(*rank)).for_each(|(peer, _)| *peer = None);
         self
+    }
+
+    /// The same window where the ranks in this region are reached by posts.
+    pub(super) fn with_posted(mut self, region: PostedRegion) -> WindowParts {
+        self = self.without(|rank| region.bytes(rank).is_some());
+        WindowParts { posted: Some(region), ..self }
     }
 }
 
@@ -106,7 +124,7 @@ impl WindowCall {
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
         let space = world.all_have("window", space(world, bytes), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
-        Ok(WindowParts { number, peers: lens.iter().zip(&space).map(part).collect() })
+        Ok(WindowParts::mapped(number, lens.iter().zip(&space).map(part).collect()))
     }
 }
 
@@ -122,14 +140,14 @@ impl<T: Element> Window<T> {
     #[track_caller]
     pub fn allocate(transport: &dyn Transport, len: usize) -> Result<Window<T>, TransportError> {
         let what = format!("Window::allocate of {len} {} at {}", T::TYPE, Location::caller());
-        let WindowParts { number, peers } = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
+        let WindowParts { number, peers, posted } = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
         let rank = transport.rank();
         let own = peers.get(rank.index()).and_then(Clone::clone);
         // Host access to memory that peers write must be atomic, and tensors use atomics only for shared memory.
         let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
-        Ok(Window { tensor: Tensor::over(own, len), peers, number })
+        Ok(Window { tensor: Tensor::over(own, len), peers, posted, number })
     }
 
     /// A window on the ranks of [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks), which one thread
@@ -146,16 +164,19 @@ impl<T: Element> Window<T> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
         let window = |memory: &Memory| {
             let tensor = Tensor::over(memory.clone(), len);
-            Window { tensor, peers: peers.clone(), number: number.clone() }
+            Window { tensor, peers: peers.clone(), posted: None, number: number.clone() }
         };
         Ok(peers.iter().flatten().map(window).collect())
     }
 
     /// A window over tensors of one thread that plays all ranks, for kernels that are traced and never launched.
     #[cfg(feature = "check")]
-    pub(crate) fn of_tensors(tensors: &[Tensor<T>], rank: Rank) -> Window<T> {
+    pub(crate) fn of_tensors(tensors: &[Tensor<T>], rank: Rank, posted: Option<PostedRegion>) -> Window<T> {
         let peers = tensors.iter().map(|tensor| Some(tensor.memory().clone())).collect();
-        Window { tensor: tensors[rank.index()].clone(), peers, number: "rehearsed".to_string() }
+        let parts = WindowParts::mapped("rehearsed".to_string(), peers);
+        let parts = posted.map_or(parts.clone(), |posted| parts.with_posted(posted));
+        let WindowParts { number, peers, posted } = parts;
+        Window { tensor: tensors[rank.index()].clone(), peers, posted, number }
     }
 
     /// Names this window on all ranks.
@@ -174,6 +195,11 @@ impl<T: Element> Window<T> {
     /// If there is no such rank.
     pub fn peer(&self, rank: Rank) -> Option<&Memory> {
         self.peers[rank.index()].as_ref()
+    }
+
+    /// The windows of far ranks, which only posts reach: `direct` writes them. `None` if there are no far ranks.
+    pub fn posted(&self) -> Option<&PostedRegion> {
+        self.posted.as_ref()
     }
 
     /// The windows of all ranks, in rank order, as this rank reaches them.

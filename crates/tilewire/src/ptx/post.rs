@@ -36,7 +36,7 @@ use super::role::RoleCode;
 use super::text::{Hex, Reg};
 use crate::ir::matching::COUNT_SHIFT;
 use crate::ir::ring::{self, ENTRIES, ENTRY, SEEN, TAKEN, TICKETS};
-use crate::ir::{Base, Entity, Inst, Notice, ParamId, PostSpan, Value};
+use crate::ir::{Base, Entity, Inst, Notice, NoticeKind, ParamId, PostSpan, Value};
 
 impl RoleCode<'_> {
     pub fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, span: Option<&PostSpan>, notice: Option<&Notice>) {
@@ -77,7 +77,7 @@ impl RoleCode<'_> {
         span: Option<&PostSpan>,
         notice: Option<&Notice>,
     ) -> [Reg; ring::WORDS] {
-        let parts = notice.map(|notice| (notice.parts, notice.credit));
+        let parts = notice.map(|notice| (notice.parts, notice.kind));
         let known = self.t.d_const(ring::head(0, span.is_some(), parts));
         let target = self.argument(self.params.offset(queue) + 24);
         let head = self.t.d("or.b64", &[&known, &target]);
@@ -94,9 +94,9 @@ impl RoleCode<'_> {
             None => [0; 3].map(|zero| self.t.d_const(zero)),
         };
         let [slot, value] = match notice {
-            Some(Notice { slot, x, credit, .. }) => {
+            Some(Notice { slot, x, kind, .. }) => {
                 let (slot, count) = (self.value(*slot), self.value(*x));
-                match self.stamp(queue, None).filter(|_| !credit) {
+                match self.stamp(queue, None).filter(|_| *kind == NoticeKind::Data) {
                     Some(stamp) => {
                         let high = self.t.d("shl.b64", &[&count, &COUNT_SHIFT]);
                         [slot, self.t.d("or.b64", &[&high, &stamp])]

@@ -26,14 +26,25 @@
 use crate::check::{Plan, Report, Settings};
 use crate::hook::Traced;
 use crate::ir::scalar::Element;
-use crate::link::{Transport, Window};
+use crate::link::{PostFrom, Transport, Window};
 use crate::tensor::{Memory, Queue, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
-use crate::transport::{
-    LinkKind, LinkShape, Pairing, PeerEndpoint, PostedLines, PostedPeer, Rank, Ticket, TransportError,
-};
+use crate::transport::proxy::{PostedRegion, PostedSource};
+use crate::transport::{LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// The windows and outboxes of `direct` to far peers. They stay while launches are traced, so that one launch finds what
+/// another left.
+#[derive(Debug, Default)]
+struct Direct {
+    /// The memories of all ranks, by window; the region of the first is number 1.
+    windows: Vec<Vec<Memory>>,
+    /// By rank and peer.
+    outboxes: HashMap<(Rank, Rank), Memory>,
+}
 
 /// The memory between the ranks of a world, on one thread.
 #[derive(Clone, Debug)]
@@ -44,6 +55,8 @@ pub struct Rehearsal {
     domains: Rc<[usize]>,
     /// By rank: its ring of descriptors, and the outboxes for all ranks.
     posts: Rc<[(Memory, Vec<Memory>)]>,
+    /// What `direct` reaches by posts.
+    direct: Rc<RefCell<Direct>>,
     copies: u32,
     settings: Settings,
 }
@@ -57,7 +70,8 @@ impl Rehearsal {
         let layout = Layout::new(geometry).expect("the layout fits the address space");
         let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
         let domains = vec![0; geometry.world_size].into();
-        Rehearsal { layout, segments, domains, posts: Rc::new([]), copies: 1, settings: Settings::default() }
+        let (posts, direct) = (Rc::new([]), Rc::default());
+        Rehearsal { layout, segments, domains, posts, direct, copies: 1, settings: Settings::default() }
     }
 
     /// Makes ranks of different domains reach each other by posts, as in a
@@ -88,7 +102,7 @@ impl Rehearsal {
         };
         let outbox = || Memory::zeroed(self.layout.geometry().per_peer_bytes);
         let posts = (0..ranks).map(|_| (Memory::zeroed(64), (0..ranks).map(|_| outbox()).collect())).collect();
-        Rehearsal { domains: (0..ranks).map(of).collect(), posts, ..self }
+        Rehearsal { domains: (0..ranks).map(of).collect(), posts, direct: Rc::default(), ..self }
     }
 
     /// True if two ranks reach each other by posts.
@@ -99,12 +113,26 @@ impl Rehearsal {
     /// The routes of all posts.
     fn add_routes(&self, plan: &mut Plan) {
         let ranks = || Rank::all(self.segments.len());
+        for rank in ranks().filter(|&rank| ranks().any(|peer| self.is_far(rank, peer))) {
+            // A rank posts nothing to itself. Its flushes move its own lines.
+            let segment = self.segments[rank.index()].memory();
+            let (nothing, lines) = (segment.part(0, 0), segment.part(0, self.layout.lines().len()));
+            let ring = Queue::from(&self.posts[rank.index()].0);
+            for number in 0..=self.direct.borrow().windows.len() as u16 {
+                plan.route(&ring.clone().for_region(number), rank.number(), &nothing, &lines, LINE as u32);
+            }
+        }
         for (from, to) in ranks().flat_map(|from| ranks().map(move |to| (from, to))) {
             if self.is_far(from, to) {
                 let (segment, staging) = (self.segments[to.index()].memory(), self.layout.peer_staging(from.index()));
                 let region = segment.part(staging.start, staging.len());
-                let lines = segment.part(0, self.layout.done().end);
-                plan.route(&self.posts[from.index()].0, to.number(), &region, &lines, LINE as u32);
+                let lines = segment.part(0, self.layout.lines().len());
+                let ring = Queue::from(&self.posts[from.index()].0);
+                plan.route(&ring, to.number(), &region, &lines, LINE as u32);
+                for (number, window) in (1..).zip(&self.direct.borrow().windows) {
+                    let queue = ring.clone().for_region(number);
+                    plan.route(&queue, to.number(), &window[to.index()], &lines, LINE as u32);
+                }
             }
         }
     }
@@ -220,7 +248,21 @@ impl RehearsalRank {
     /// If there is not one tensor for each rank.
     pub fn window<T: Element>(&self, tensors: &[Tensor<T>]) -> Window<T> {
         assert_eq!(tensors.len(), self.world_size(), "a window has one tensor for each rank");
-        Window::of_tensors(tensors, self.rank)
+        let is_far = |rank: Rank| self.world.is_far(self.rank, rank);
+        let ranks = || Rank::all(self.world_size());
+        let posted = ranks().any(is_far).then(|| {
+            let memories: Vec<Memory> = tensors.iter().map(|tensor| tensor.memory().clone()).collect();
+            let windows = &mut self.world.direct.borrow_mut().windows;
+            let same = |window: &Vec<Memory>| window.iter().zip(&memories).all(|(a, b)| a.is(b));
+            let place = windows.iter().position(same).unwrap_or_else(|| {
+                windows.push(memories.clone());
+                windows.len() - 1
+            });
+            let queue = Queue::from(&self.world.posts[self.rank.index()].0).for_region(place as u16 + 1);
+            let bytes = ranks().zip(&memories).map(|(rank, memory)| is_far(rank).then(|| memory.bytes()));
+            PostedRegion::unregistered(queue, bytes.collect())
+        });
+        Window::of_tensors(tensors, self.rank, posted)
     }
 
     /// The next and the previous rank in the ring.
@@ -252,13 +294,10 @@ impl Transport for RehearsalRank {
         let of = |rank: Rank| self.world.segments[rank.index()].memory();
         if self.world.is_far(self.rank, peer) {
             let (ring, outboxes) = &self.world.posts[self.rank.index()];
-            let posted = PostedPeer {
-                peer: peer.number(),
-                queue: Queue::from(ring),
-                outbox: outboxes[peer.index()].clone(),
-                lines: PostedLines::of(&self.world.layout, self.rank),
-            };
-            return Some(PeerEndpoint::posted(&self.world.layout, (self.rank, of(self.rank)), posted));
+            let (layout, mine) = (&self.world.layout, (self.rank, of(self.rank)));
+            let outbox = outboxes[peer.index()].clone();
+            let posted = PostedPeer::of(layout, mine, peer, Queue::from(ring), outbox);
+            return Some(PeerEndpoint::posted(layout, mine, posted));
         }
         Some(PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer))))
     }
@@ -269,6 +308,30 @@ impl Transport for RehearsalRank {
 
     fn is_dense(&self) -> bool {
         self.world.domains.iter().any(|domain| *domain != self.world.domains[0])
+    }
+
+    fn posts_windows(&self) -> bool {
+        true
+    }
+
+    fn reads_in_place(&self, peer: Rank, _: &Memory) -> bool {
+        self.world.is_far(self.rank, peer)
+    }
+
+    /// The outbox for a peer is the same in all launches, as far as it reaches: what a launch does to it, another sees.
+    fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError> {
+        let memory = match from {
+            PostFrom::Memory(memory) => memory.clone(),
+            PostFrom::Outbox(bytes) => {
+                let outboxes = &mut self.world.direct.borrow_mut().outboxes;
+                let outbox = outboxes.entry((self.rank, peer)).or_insert_with(|| Memory::zeroed(bytes));
+                if outbox.bytes() < bytes {
+                    *outbox = Memory::zeroed(bytes);
+                }
+                outbox.part(0, bytes)
+            }
+        };
+        Ok(PostedSource::unregistered(memory))
     }
 
     /// Nobody listens: a rehearsal is traced, never launched.

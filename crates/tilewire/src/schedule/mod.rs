@@ -28,7 +28,7 @@
 //! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
 //! | `relay.rs` | tiles of far ranks that go on to near ranks: [`relay_tiles`], [`recv_relayed`] |
 //! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`], [`reduce_windows`] |
-//! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
+//! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`post_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
 
 mod bulk;
@@ -47,7 +47,7 @@ mod tiling;
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub(crate) use bulk::{recv_bulk_any, send_bulk_any};
 pub(crate) use direct::{DirectTo, send_direct_any};
-pub use direct::{recv_direct, send_direct};
+pub use direct::{post_direct, recv_direct, send_direct};
 pub(crate) use packet::recv_packets_any;
 pub(crate) use relay::{recv_relayed_any, relay_tiles_any};
 pub(crate) use ring::ring_gather_any;
@@ -56,7 +56,7 @@ pub(crate) use staged::{recv_tiles_any, send_tiles_any};
 pub use packet::{Expected, PacketPlan, Sent, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
 pub use peer::{LoadStore, Peer, Reach, Span, Spans, Word};
-pub use posted::PostedReach;
+pub use posted::{PostedReach, PostedWindow};
 
 pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
 pub use relay::{Relay, recv_relayed, relay_tiles};

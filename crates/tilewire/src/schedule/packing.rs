@@ -39,7 +39,9 @@ impl Packing {
     }
 
     /// The same packing with a last part shared by groups of `group` neighbours and stored once per group. Every tile
-    /// must begin with a new group. A single part is never shared.
+    /// must begin with a new group, and so must every row of a tile; in slots without gaps (see
+    /// [`Reach::is_dense`](super::Reach::is_dense)) this means that rows of a chunk with a shape are whole groups. A
+    /// single part is never shared.
     pub const fn last_per(self, group: usize) -> Packing {
         let last_per = if self.types.len() > 1 && group > 1 { group } else { 1 };
         Packing { last_per, ..self }
@@ -72,6 +74,11 @@ impl Packing {
     /// The parts' types.
     pub const fn types(&self) -> &'static [Type] {
         self.types
+    }
+
+    /// Number of neighbours that share one value of the last part.
+    pub(super) fn group(&self) -> usize {
+        self.last_per
     }
 
     /// Capacity in elements.

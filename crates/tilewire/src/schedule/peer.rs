@@ -37,6 +37,15 @@ pub trait Reach<'t> {
     /// Sets `word` of the peer to `x`, after the earlier reads of this role; publishes no data.
     fn credit(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
+    /// Sets this rank's own `word` to `x` when the bytes of all earlier deliveries of this role to the peer have been read
+    /// where they were. Only for links that post memory in place.
+    ///
+    /// # Panics
+    /// On all other links: what they deliver they have read.
+    fn flush(&self, _: &RoleCtx<'t>, _: Word<'t>, _: Value<'t, u64>) {
+        panic!("this link has read what it delivers: there is nothing to flush");
+    }
+
     /// Waits until this rank's `word` is at least `x`.
     fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
@@ -153,6 +162,12 @@ impl<'t> Peer<'t> {
         self.on(SourceLine::caller(), &mut |reach| reach.credit(r, word, x));
     }
 
+    /// As [`Reach::flush`].
+    #[track_caller]
+    pub fn flush(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.flush(r, word, x));
+    }
+
     /// As [`Reach::wait`].
     #[track_caller]
     pub fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
@@ -237,6 +252,8 @@ pub enum Word<'t> {
     Ready(Value<'t, i64>),
     /// A window has been written.
     Done(Value<'t, i64>),
+    /// Posted bytes have been read where they were. This rank's own.
+    Sent(Value<'t, i64>),
 }
 
 /// A peer whose memory both ranks map: `put` is a store, `signal` a release store, `wait` an acquire poll.
@@ -322,7 +339,8 @@ impl<'t> LoadStore<'t> {
 
 impl<'t> Word<'t> {
     pub(super) fn index(self) -> Value<'t, i64> {
-        let (Word::Tail(k) | Word::Head(k) | Word::PacketHead(k) | Word::Ready(k) | Word::Done(k)) = self;
+        let (Word::Tail(k) | Word::Head(k) | Word::PacketHead(k) | Word::Ready(k) | Word::Done(k) | Word::Sent(k)) =
+            self;
         k
     }
 }

@@ -1,23 +1,52 @@
 //! A peer whose memory this rank cannot map: `put` fills an outbox, `deliver` posts it, `signal` and `credit` are posts
 //! without bytes. What the peer sends arrives in this rank's own memory, as from any other.
+//!
+//! Where `direct` copies an input unchanged, there is no outbox: the input itself is posted, and a flush tells when it has
+//! been read.
 
 use super::peer::{Reach, Spans, Word};
 use crate::hook::{AnyValue, Block, Queue, Region, RoleCtx, Slots, Value, View};
 use crate::ir::{Access, Part, Purpose, Type};
 use crate::tensor::Memory;
+use crate::transport::proxy::{PostedRegion, PostedSource};
 use crate::transport::{PeerEndpoint, PostedLines, PostedPeer, Protocol, There};
 
 /// Ops over posts, for one kernel and one peer.
 #[derive(Clone, Copy)]
 pub struct PostedReach<'t> {
-    /// The outbox of a sender, the staging of a receiver.
-    bytes: Region<'t>,
+    bytes: Bytes<'t>,
     queue: Queue<'t>,
     peer: i64,
     lines: PostedLines,
     /// The slots this side waits for.
     takes: Slots<'t>,
+    /// The slots that its flushes move, if it makes any.
+    sent: Option<Slots<'t>>,
     starts: View<'t, u64>,
+    /// Byte of the peer's region where its spans begin.
+    first: i64,
+}
+
+/// What is posted, or where what was posted is read.
+#[derive(Clone, Copy)]
+enum Bytes<'t> {
+    /// The outbox of a sender, the staging of a receiver.
+    Own(Region<'t>),
+    /// A sender's input.
+    Input(View<'t, u8>),
+}
+
+/// A part of a far peer's window, and where the bytes for it are.
+#[derive(Clone, Debug)]
+pub struct PostedWindow {
+    /// The window.
+    pub region: PostedRegion,
+    /// Its first byte that may be written.
+    pub first: usize,
+    /// The bytes that are posted, as many as may be written.
+    pub source: PostedSource,
+    /// True if the source is the input itself, false if it is an outbox that hooks fill.
+    pub in_place: bool,
 }
 
 impl<'t> PostedReach<'t> {
@@ -32,9 +61,26 @@ impl<'t> PostedReach<'t> {
             Protocol::Staged { .. } | Protocol::Bulk { .. } => (Part::Tail, ("head", &here.head)),
             Protocol::Packet => panic!("packets do not travel by posts"),
         };
-        let outbox = k.region("outbox", std::slice::from_ref(&posted.outbox));
+        let outbox = Bytes::Own(k.region("outbox", std::slice::from_ref(&posted.outbox)));
         let purpose = endpoint.here.staging.purpose().turned().with_part(part);
-        Self::bind(k, endpoint, outbox, (purpose, posted), takes)
+        Self::bind(k, endpoint, outbox, (purpose, &posted.queue), takes)
+    }
+
+    /// The sender's side of `direct`, into a part of the peer's window.
+    ///
+    /// # Panics
+    /// If no posts go to the peer.
+    pub fn into_window(k: &Block<'t>, endpoint: &PeerEndpoint, window: &PostedWindow) -> Self {
+        let (posted, memory) = (posted(endpoint), std::slice::from_ref(window.source.memory()));
+        let bytes = match window.in_place {
+            true => Bytes::Input(k.buffer("posted input", memory, Access::In).bank(0)),
+            false => Bytes::Own(k.region("outbox", memory)),
+        };
+        let purpose = endpoint.here.staging.purpose().turned().with_part(Part::Done);
+        let ready = ("ready", &endpoint.here.signals.ready);
+        let reach = Self::bind(k, endpoint, bytes, (purpose, window.region.queue()), ready);
+        let sent = || k.slots("sent", std::slice::from_ref(&posted.sent), PeerEndpoint::SLOT_STRIDE);
+        PostedReach { sent: window.in_place.then(sent), first: window.first as i64, ..reach }
     }
 
     /// The receiver's side.
@@ -48,37 +94,48 @@ impl<'t> PostedReach<'t> {
             Protocol::Staged { .. } | Protocol::Bulk { .. } => ("tail", &here.signals.tail),
             Protocol::Packet => panic!("packets do not travel by posts"),
         };
-        let staging = k.region("staging", std::slice::from_ref(&here.staging));
+        let staging = Bytes::Own(k.region("staging", std::slice::from_ref(&here.staging)));
         let purpose = here.staging.purpose().with_part(Part::Ready);
-        Self::bind(k, endpoint, staging, (purpose, posted), takes)
+        Self::bind(k, endpoint, staging, (purpose, &posted.queue), takes)
     }
 
     fn bind(
         k: &Block<'t>,
         endpoint: &PeerEndpoint,
-        bytes: Region<'t>,
-        (purpose, posted): (Purpose, &PostedPeer),
+        bytes: Bytes<'t>,
+        (purpose, queue): (Purpose, &crate::tensor::Queue),
         (name, takes): (&str, &Memory),
     ) -> Self {
         // Its notices carry the operation of this leg.
-        let queue = posted.queue.clone().for_purpose(purpose);
+        let (queue, posted) = (queue.clone().for_purpose(purpose), posted(endpoint));
         PostedReach {
             bytes,
             queue: k.queue("posts", queue),
             peer: i64::from(posted.peer),
             lines: posted.lines,
             takes: k.slots(name, std::slice::from_ref(takes), PeerEndpoint::SLOT_STRIDE),
+            sent: None,
             starts: k.buffer("starts", std::slice::from_ref(&endpoint.starts), Access::InOut).bank(0),
+            first: 0,
         }
     }
 
-    /// The number of a word among the control lines of the peer's segment.
+    /// The outbox or the staging.
+    fn own(&self) -> Region<'t> {
+        match self.bytes {
+            Bytes::Own(region) => region,
+            Bytes::Input(_) => panic!("an input that is posted as it is takes no puts"),
+        }
+    }
+
+    /// The number of a word among the control lines of the peer's segment, or of one that a flush moves among this rank's.
     fn line(&self, word: Word<'t>) -> Value<'t, i64> {
         let first = match word {
             Word::Tail(_) => self.lines.tail,
             Word::Head(_) => self.lines.head,
             Word::Ready(_) => self.lines.ready,
             Word::Done(_) => self.lines.done,
+            Word::Sent(_) => self.lines.sent,
             Word::PacketHead(_) => panic!("packets do not travel by posts"),
         };
         word.index() + first as i64
@@ -94,22 +151,26 @@ fn posted(endpoint: &PeerEndpoint) -> &PostedPeer {
 
 impl<'t> Reach<'t> for PostedReach<'t> {
     fn put(&self, offset: Value<'t, i64>, x: AnyValue<'t>) {
-        self.bytes.put_any(0, offset, x);
+        self.own().put_any(0, offset, x);
     }
 
     fn put_if(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: AnyValue<'t>) {
-        self.bytes.put_any_if(condition, 0, offset, x);
+        self.own().put_any_if(condition, 0, offset, x);
     }
 
     fn get(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t> {
-        self.bytes.get_any(0, offset, ty)
+        self.own().get_any(0, offset, ty)
     }
 
     fn deliver(&self, r: &RoleCtx<'t>, spans: Spans<'_, 't>, word: Word<'t>, x: Value<'t, u64>) {
-        let outbox = self.bytes.bank(0);
+        let source = match self.bytes {
+            Bytes::Own(region) => region.bank(0),
+            Bytes::Input(input) => input,
+        };
+        let there = |offset: Value<'t, i64>| if self.first == 0 { offset } else { offset + self.first };
         // The first byte of each; its number of bytes may be known only when the kernel runs.
         let spans: Vec<_> =
-            spans().into_iter().map(|span| (outbox.part(span.offset, 1), span.offset, span.bytes)).collect();
+            spans().into_iter().map(|span| (source.part(span.offset, 1), there(span.offset), span.bytes)).collect();
         r.deliver(self.queue, self.peer, &spans, self.line(word), x);
     }
 
@@ -121,8 +182,16 @@ impl<'t> Reach<'t> for PostedReach<'t> {
         r.post_credit(self.queue, self.peer, self.line(word), x);
     }
 
+    fn flush(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
+        r.post_flush(self.queue, self.peer, self.line(word), x);
+    }
+
     fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
-        r.wait(self.takes.slot(0, word.index()), x);
+        let slots = match word {
+            Word::Sent(_) => self.sent.expect("only inputs that are posted as they are have been sent"),
+            _ => self.takes,
+        };
+        r.wait(slots.slot(0, word.index()), x);
     }
 
     fn packet_put(&self, _: Value<'t, i64>, _: Value<'t, u64>, _: Value<'t, u32>) {
@@ -142,7 +211,10 @@ impl<'t> Reach<'t> for PostedReach<'t> {
     }
 
     fn region(&self) -> Option<Region<'t>> {
-        Some(self.bytes)
+        match self.bytes {
+            Bytes::Own(region) => Some(region),
+            Bytes::Input(_) => None,
+        }
     }
 
     fn is_dense(&self) -> bool {

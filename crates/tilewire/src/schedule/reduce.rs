@@ -61,7 +61,7 @@ pub fn reduce_tiles<'t>(
             }
         };
         match from.first().or(to.first()) {
-            Some(peer) => tile.each_at(r, peer, each),
+            Some(peer) => tile.each_at(r, (peer, &packing), each),
             None => tile.each(r, each),
         }
         receives.iter().zip(&full).for_each(|(receive, at)| receive.emptied(at));

@@ -59,7 +59,7 @@ pub(crate) fn relay_tiles_any<'t>(
         let Turn { number, shard, step, tile } = turn;
         let arrived = receives[*shard].arrived(*number);
         let free: Vec<_> = sends.iter().map(|send| send.free(*step)).collect();
-        tile.each_at(r, &from[*shard], |spot| {
+        tile.each_at(r, (&from[*shard], &packing), |spot| {
             let region = arrived.region(r, &from[*shard]);
             let payload = packing.get(&from[*shard], arrived.offset, spot.index);
             keep(*shard, &Leg { spot, step: *number, slot: Some(arrived), region }, payload);
@@ -109,7 +109,7 @@ pub(crate) fn recv_relayed_any<'t>(
     let tiles = for_turns(r, tiling, shards, turns, &|turn: &Turn<'t>| {
         let Turn { number, shard, step, tile } = turn;
         receive.step(*step, |at| {
-            tile.each_at(r, peer, |spot| {
+            tile.each_at(r, (peer, &packing), |spot| {
                 let leg = Leg { spot, step: *number, slot: Some(*at), region: at.region(r, peer) };
                 keep(*shard, &leg, packing.get(peer, at.offset, spot.index));
             });

@@ -64,7 +64,7 @@ pub(crate) fn ring_gather_any<'t>(
         let first = number * rounds;
         let spans = |base| packing.spans(base, tile.positions());
         send.step_in_parts(first, &spans, |to| {
-            tile.each_at(r, next, |spot| {
+            tile.each_at(r, (next, &packing), |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 let regs = produce(&leg);
                 keep(0, &leg, regs);
@@ -75,7 +75,7 @@ pub(crate) fn ring_gather_any<'t>(
             let step = first + (round as i64 - 1);
             receive.step(step, |from| {
                 let pass = |to: Option<&super::SlotAt<'t>>| {
-                    tile.each_at(r, previous, |spot| {
+                    tile.each_at(r, (previous, &packing), |spot| {
                         let regs = packing.get(previous, from.offset, spot.index);
                         keep(round, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, regs);
                         if let Some(to) = to {
@@ -130,7 +130,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
             move |base| packing.spans(base, of(shard).positions())
         };
         send.step_in_parts(first, &spans(partial, 1), |to| {
-            of(1).each_at(r, next, |spot| {
+            of(1).each_at(r, (next, &partial), |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 partial.put(next, to.offset, spot.index, contribute(1, &leg).into());
             });
@@ -145,7 +145,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 let region = from.region(r, previous);
                 let leg = |spot| Leg { spot, step, slot: Some(*from), region };
                 let complete = |to: Option<&super::SlotAt<'t>>| {
-                    of(0).each_at(r, next, |spot| {
+                    of(0).each_at(r, (next, &partial), |spot| {
                         let x = finish(sum(spot, &leg(spot)));
                         keep(0, &leg(spot), x);
                         if let Some(to) = to {
@@ -155,7 +155,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 };
                 if shard > 0 {
                     send.step_in_parts(step + 1, &spans(partial, shard), |to| {
-                        of(shard).each_at(r, next, |spot| {
+                        of(shard).each_at(r, (next, &partial), |spot| {
                             partial.put(next, to.offset, spot.index, sum(spot, &leg(spot)).into());
                         });
                     });
@@ -170,7 +170,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
             let step = first + (rounds + shard as i64 - 1);
             receive.step(step, |from| {
                 let pass = |to: Option<&super::SlotAt<'t>>| {
-                    of(shard).each_at(r, next, |spot| {
+                    of(shard).each_at(r, (next, &whole), |spot| {
                         let x = whole.get(previous, from.offset, spot.index).only();
                         keep(shard, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, x);
                         if let Some(to) = to {

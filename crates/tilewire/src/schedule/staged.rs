@@ -427,7 +427,7 @@ pub(crate) fn send_tiles_any<'t>(
     packing.note_whole(r, plan.slot_bytes);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step_in_parts(step, &|base| packing.spans(base, tile.positions()), |at| {
-            tile.each_at(r, peer, |spot| {
+            tile.each_at(r, (peer, &packing), |spot| {
                 let payload = produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, peer) });
                 packing.put(peer, at.offset, spot.index, payload);
             });
@@ -463,7 +463,7 @@ pub(crate) fn recv_tiles_any<'t>(
     let pipeline = StagedRecv::begin(r, peer, plan);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, |at| {
-            tile.each_at(r, peer, |spot| {
+            tile.each_at(r, (peer, &packing), |spot| {
                 let leg = Leg { spot, step, slot: Some(*at), region: at.region(r, peer) };
                 consume(&leg, packing.get(peer, at.offset, spot.index));
             });

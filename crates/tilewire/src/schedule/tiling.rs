@@ -9,6 +9,7 @@
 //! Both sides of a transfer have the same tiling, so step n of the sender is step n of the receiver.
 
 use super::counters::block_of;
+use super::packing::Packing;
 use super::peer::Peer;
 use crate::hook::{self, RoleCtx, Value};
 
@@ -278,10 +279,14 @@ impl<'t> Tile<'t> {
     /// The positions of the tile that lie in the first `len` of a chunk without a shape. For chunks that share a tiling
     /// but may be shorter than it.
     pub(super) fn within(self, r: &RoleCtx<'t>, len: usize) -> Tile<'t> {
-        debug_assert!(!self.tiling.shaped, "a chunk with a shape has the length of its tiling");
         if len >= self.tiling.len() {
             return self;
         }
+        let longest = self.tiling.len();
+        assert!(
+            !self.tiling.shaped,
+            "{len} of {longest} positions: chunks with a shape are all as long as their tiling"
+        );
         let first = self.first_col.unwrap_or_else(|| r.constant(0i64));
         Tile { cols: (r.constant(len as i64) - first).min(self.cols).max(0), ..self }
     }
@@ -297,10 +302,24 @@ impl<'t> Tile<'t> {
         self.each_wide(r, None, body);
     }
 
-    /// As `each`, numbering positions as the slots of a peer hold them: without gaps if it is dense.
+    /// As `each`, numbering positions as the slots of a peer hold them: without gaps if it is dense. There, rows of a
+    /// narrow tile lie one right after another.
+    ///
+    /// # Panics
+    /// If such rows would begin inside a group that shares a value of this packing. In a kernel being traced, this is a
+    /// build error.
     #[track_caller]
-    pub(super) fn each_at(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, body: impl FnOnce(Spot<'t>)) {
-        if peer.is_dense() { self.each_dense(r, body) } else { self.each(r, body) }
+    pub(super) fn each_at(&self, r: &RoleCtx<'t>, (peer, packing): (&Peer<'t>, &Packing), body: impl FnOnce(Spot<'t>)) {
+        if !peer.is_dense() {
+            return self.each(r, body);
+        }
+        let (Tiling { rows, cols, shaped, .. }, group) = (self.tiling, packing.group());
+        assert!(
+            !shaped || rows == 1 || cols.is_multiple_of(group),
+            "rows of {cols} positions, and a value for {group} neighbours: slots have no gaps in this world, so a row \
+             would begin inside the group of another; use groups that divide {cols}, or a value per element"
+        );
+        self.each_dense(r, body)
     }
 
     /// Number of positions.

@@ -31,8 +31,11 @@ pub use reach::ReachableFrom;
 pub(crate) use ring::push;
 pub use ring::{BadEntry, Queue, Ring};
 // Element types and purposes of memory, for folders that see tensors but no kernels.
+pub(crate) use crate::ir::NoticeKind;
 #[doc(no_inline)]
 pub(crate) use crate::ir::matching::COUNT_SHIFT;
+#[cfg(test)]
+pub(crate) use crate::ir::ring::WORDS;
 pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 

@@ -122,6 +122,11 @@ impl Queue {
         self.target
     }
 
+    /// The same queue, for posts to another region at the peers.
+    pub(crate) fn for_region(self, target: u16) -> Queue {
+        Queue { target, ..self }
+    }
+
     /// The same queue for notices of this purpose.
     pub fn for_purpose(self, purpose: Purpose) -> Queue {
         Queue { memories: self.memories.map(|memory| memory.for_purpose(purpose)), ..self }
@@ -208,7 +213,7 @@ unsafe fn word<'r>(ring: *mut u8, offset: usize) -> &'r AtomicU64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::ring::PostedNotice;
+    use crate::ir::ring::{NoticeKind, PostedNotice};
 
     #[test]
     fn a_full_ring_refuses_and_an_emptied_one_takes_again_in_order() {
@@ -221,7 +226,7 @@ mod tests {
                 peer: 1,
                 target: 3,
                 span: None,
-                notice: Some(PostedNotice { slot: 7, value, parts: 1, credit: false }),
+                notice: Some(PostedNotice { slot: 7, value, parts: 1, kind: NoticeKind::Data }),
             };
             // SAFETY: the memory of a ring.
             let put = |x: &Posted| unsafe { push(entries, tickets, capacity as u64, &x.words()) };

@@ -136,9 +136,13 @@ pub struct PostedPeer {
     pub outbox: Memory,
     /// The peer's slots that this rank moves.
     pub lines: PostedLines,
+    /// SENT of every block, for `direct` from where the bytes are: what was posted to the peer has been read. In this
+    /// rank's memory, where its own proxy writes and it polls.
+    pub sent: Memory,
 }
 
-/// The numbers of the first control lines, in the peer's segment, of the slots that this rank moves there.
+/// The numbers of the first control lines of the slots that this rank moves in the peer's segment, and of those that its
+/// flushes move in its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostedLines {
     /// TAILs.
@@ -149,17 +153,21 @@ pub struct PostedLines {
     pub ready: u64,
     /// DONEs.
     pub done: u64,
+    /// SENTs, in this rank's own segment.
+    pub sent: u64,
 }
 
 impl PostedLines {
-    /// The lines that `writer` moves in any other rank's segment.
-    pub fn of(layout: &Layout, writer: Rank) -> PostedLines {
-        let first = |area: Range<usize>| (layout.of_peer(&area, writer.index()).start / LINE) as u64;
+    /// The lines that `writer` moves in the segment of any other rank, and in its own for what it posts to `peer`.
+    pub fn of(layout: &Layout, writer: Rank, peer: Rank) -> PostedLines {
+        let first_of = |area: Range<usize>, rank: Rank| (layout.of_peer(&area, rank.index()).start / LINE) as u64;
+        let first = |area| first_of(area, writer);
         PostedLines {
             tail: first(layout.tails()),
             head: first(layout.heads()),
             ready: first(layout.ready()),
             done: first(layout.done()),
+            sent: first_of(layout.sent(), peer),
         }
     }
 }
@@ -212,6 +220,24 @@ impl PeerEndpoint {
     }
 }
 
+impl PostedPeer {
+    /// A peer that `rank`, whose segment is `mine`, posts to through a queue and an outbox.
+    ///
+    /// # Panics
+    /// As [`PeerEndpoint::between`].
+    pub fn of(layout: &Layout, (rank, mine): (Rank, &Memory), peer: Rank, queue: Queue, outbox: Memory) -> PostedPeer {
+        let sent = layout.of_peer(&layout.sent(), peer.index());
+        let purpose = Purpose::Transfer { part: Part::Sent, from: rank.number(), to: peer.number() };
+        PostedPeer {
+            peer: peer.number(),
+            queue,
+            outbox,
+            lines: PostedLines::of(layout, rank, peer),
+            sent: mine.part(sent.start, sent.len()).for_purpose(purpose),
+        }
+    }
+}
+
 impl PeerEndpoint {
     /// As [`between`](Self::between), for a peer whose memory is not mapped here.
     ///
@@ -221,7 +247,7 @@ impl PeerEndpoint {
         let part = |range: Range<usize>| mine.part(range.start, range.len());
         let other = peer.peer as usize;
         let here = PostedHere {
-            lines: part(0..layout.done().end),
+            lines: part(layout.lines()),
             staging: part(layout.peer_staging(other)),
             starts: part(layout.of_peer(&layout.starts(), other)),
         };
@@ -246,7 +272,7 @@ impl PeerEndpoint {
 /// What lies at a rank for a peer that posts.
 #[derive(Clone, Debug)]
 pub struct PostedHere {
-    /// The control lines of the rank's segment, from its first byte to the last DONE.
+    /// The control lines of the rank's segment, from its first byte to the last SENT.
     pub lines: Memory,
     /// What the peer's posts fill.
     pub staging: Memory,

@@ -7,6 +7,7 @@
 //!  ├ PACKET HEAD  [receiver] [block]         a line each   packets read     the receiver        r, as sender
 //!  ├ READY        [receiver] [block]         a line each   window is free   the receiver        r, as sender
 //!  ├ DONE         [sender]   [block]         a line each   window is full   the sender          r, as receiver
+//!  ├ SENT         [receiver] [block]         a line each   bytes were read  r, for a flush      r, as sender
 //!  ├ START        [peer][block][role][copy]  a line each   own counters     r                   nobody
 //!  ├ packets      [sender]   [block]         from a page   flag and data    the sender          r, as receiver
 //!  └ staging      [sender]   [block]         from a page   bytes            the sender          nobody: see TAIL
@@ -130,6 +131,7 @@ pub struct Layout {
     packet_heads: Range<usize>,
     ready: Range<usize>,
     done: Range<usize>,
+    sent: Range<usize>,
     starts: Range<usize>,
     packets: Range<usize>,
     staging: Range<usize>,
@@ -158,6 +160,7 @@ impl Layout {
             packet_heads: area(lines(blocks), LINE)?,
             ready: area(lines(blocks), LINE)?,
             done: area(lines(blocks), LINE)?,
+            sent: area(lines(blocks), LINE)?,
             starts: area(blocks.checked_mul(2).and_then(|n| lines(n.checked_mul(max_copies)?)), LINE)?,
             packets: area(parts(packet_bytes), PAGE)?,
             staging: area(parts(per_peer_bytes), PAGE)?,
@@ -199,6 +202,17 @@ impl Layout {
     /// All DONE slots; indexed by [`Layout::block_index`] with the sender as peer.
     pub fn done(&self) -> Range<usize> {
         self.done.clone()
+    }
+
+    /// All SENT slots; indexed by [`Layout::block_index`] with the receiver as peer. Only posts use them: this rank's own
+    /// proxy moves them when posted bytes have been read.
+    pub fn sent(&self) -> Range<usize> {
+        self.sent.clone()
+    }
+
+    /// All control lines that slots lie on: those of the areas above.
+    pub fn lines(&self) -> Range<usize> {
+        0..self.sent.end
     }
 
     /// All start counters; indexed by [`Layout::start_index`].
@@ -340,7 +354,9 @@ mod tests {
                     found.extend([line(&layout.tails, index), line(&layout.heads, index)]);
                 }
                 let index = layout.block_index(peer, block);
-                found.extend([&layout.packet_heads, &layout.ready, &layout.done].map(|area| line(area, index)));
+                found.extend(
+                    [&layout.packet_heads, &layout.ready, &layout.done, &layout.sent].map(|area| line(area, index)),
+                );
                 for (side, copy) in
                     [Side::Send, Side::Receive].iter().flat_map(|&s| (0..max_copies).map(move |c| (s, c)))
                 {

@@ -31,6 +31,8 @@ mod door;
 mod doorbell;
 mod endpoint;
 mod error;
+#[cfg(feature = "fabric")]
+pub mod fabric;
 mod futex;
 mod gathering;
 mod launcher;

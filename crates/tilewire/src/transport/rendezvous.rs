@@ -316,6 +316,8 @@ pub enum TransportError {
         /// Ranks in the world.
         ranks: usize,
     },
+    /// More windows at the same time than posts can name.
+    TooManyWindows,
     /// The proxy that carries posts has stopped.
     Proxy(ProxyError),
     /// Some ranks did not close in time.
@@ -354,6 +356,8 @@ errors! {
         ),
         Domains { domains, ranks } =>
             "the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once",
+        TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
+             one large window and slice it",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
         NotClosed { ranks, after, .. } => (
             "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that \

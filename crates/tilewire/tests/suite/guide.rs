@@ -20,6 +20,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("LocalBufferError", "transport/local_buffer.rs"),
     ("WorldError", "transport/world.rs"),
     ("BootstrapError", "transport/bootstrap/error.rs"),
+    ("NetworkError", "transport/fabric/error.rs"),
     ("CudaError", "cuda/error.rs"),
     ("PtxError", "ptx/error.rs"),
 ];

@@ -51,7 +51,7 @@ const FOLDERS: &[Folder] = &[
 const SHARED: &[&str] = &["processor", "sync"];
 /// Modules of `crates/tilewire-testkit` that unit tests of the library may use: they name no type of the library. Those that do name types
 /// of another build of it, and are for tests outside of the library.
-const TESTKIT: &[&str] = &["mutations", "random"];
+const TESTKIT: &[&str] = &["libfabric", "mutations", "random"];
 /// Longer than this, a file is two files.
 const MAX_LINES: usize = 700;
 /// Files that may be longer, each with its reason. None so far, and none wanted.
@@ -76,8 +76,16 @@ fn unsafe_code_stands_only_where_it_is_argued() {
 
 #[test]
 fn every_folder_says_what_it_is() {
-    let all = ["tilewire", "tilewire-cli", "tilewire-testkit"].map(|name| files(&format!("crates/{name}/src")));
+    let all = ["tilewire", "tilewire-cli", "tilewire-fabric", "tilewire-testkit"]
+        .map(|name| files(&format!("crates/{name}/src")));
     report(all.iter().flatten().flat_map(module_docs).collect());
+}
+
+#[test]
+fn the_binding_of_libfabric_knows_nothing_of_tilewire() {
+    let all = files("crates/tilewire-fabric/src");
+    assert!(!all.is_empty());
+    report(all.iter().flat_map(binding).collect());
 }
 
 #[test]
@@ -127,6 +135,12 @@ fn testkit(file: &File) -> Vec<Fault> {
         format!("tilewire_testkit::{name} is for tests outside of the library: a unit test may use only {TESTKIT:?}")
     };
     named.map(|w| file.fault(w[0].line, what(&w[3].text))).collect()
+}
+
+fn binding(file: &File) -> Vec<Fault> {
+    let tokens = tokens(&file.text);
+    let known = tokens.iter().filter(|t| ["tilewire", "tilewire_testkit"].contains(&t.text.as_str()));
+    known.map(|t| file.fault(t.line, "a binding crate must not know its user".to_string())).collect()
 }
 
 fn unsafety(file: &File) -> Vec<Fault> {

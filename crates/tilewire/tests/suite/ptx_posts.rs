@@ -30,6 +30,7 @@ enum Step {
     Deliver(Vec<Span>),
     Signal,
     Credit,
+    Flush,
     /// Only in blocks of odd numbers.
     InOddBlocks(Box<Step>),
 }
@@ -84,7 +85,7 @@ impl Posting {
         let counts = Tensor::from_fn(8, |k| [0i64, 1, 7, 16, 100, 200, 31, 64][k]);
         let traced = kernel("posting", |k| {
             k.blocks(self.blocks);
-            let source = k.buffer::<u8>("source", &[source.clone()], Access::InOut).bank(0);
+            let source = k.buffer::<u8>("source", std::slice::from_ref(&source), Access::InOut).bank(0);
             let (counts, queue) = (k.input(&counts), k.queue("wire", ring.queue(9)));
             for (number, role) in self.roles.iter().enumerate() {
                 k.role(format!("role{number}"), role.warps).copies(role.copies, |r| {
@@ -105,12 +106,13 @@ fn step(random: &mut Random) -> Step {
         let count = if random.once_in(2) { Ok(random.below_u64(201) as i64) } else { Err(random.below_u64(8) as i64) };
         Span { start: random.below_u64(56) as i64, count }
     };
-    match random.below(8) {
-        0 | 1 => Step::Fill(random.below_u64(SHARE as u64 + 1) as i64),
+    match random.below(10) {
+        0 | 1 | 9 => Step::Fill(random.below_u64(SHARE as u64 + 1) as i64),
         2 => Step::Post(span(random)),
         3 | 4 => Step::Deliver((0..1 + random.below(3)).map(|_| span(random)).collect()),
         5 => Step::Signal,
         6 => Step::Credit,
+        7 => Step::Flush,
         _ => Step::InOddBlocks(Box::new(step(random))),
     }
 }
@@ -152,6 +154,7 @@ impl<'t> Body<'_, 't> {
             }
             Step::Signal => r.post_signal(queue, me, number, turn + 1),
             Step::Credit => r.post_credit(queue, me, number, turn + 2),
+            Step::Flush => r.post_flush(queue, me, number, turn + 3),
             Step::InOddBlocks(step) => r.if_((r.block() & 1).eq(1), || self.step(number, step)),
         }
     }
@@ -307,7 +310,7 @@ fn three_posts(is_matched: bool) -> Traced {
     let (done, ring) = (HostMemory::zeroed(8), Ring::new(2));
     let ring = if is_matched { matched(&ring) } else { ring };
     kernel("three posts", |k| {
-        let done = k.buffer::<u64>("done", &[done.clone()], Access::InOut).bank(0);
+        let done = k.buffer::<u64>("done", std::slice::from_ref(&done), Access::InOut).bank(0);
         let queue = k.queue("wire", ring.queue(9));
         k.role("other", 1).run(|r| r.barrier());
         k.role("main", 2).run(|r| {
@@ -364,17 +367,20 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
     }
 }
 
-/// A peer that does not exist reaches the proxy as such, and changes nothing else.
+/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits than
+/// the field for it.
 #[test]
-fn a_negative_peer_changes_no_other_field() {
+fn a_peer_that_does_not_exist_changes_no_other_field() {
     let ring = Ring::new(4);
-    let traced = kernel("nobody", |k| {
-        let queue = k.queue("wire", ring.queue(9));
-        k.main(|r| r.post_credit(queue, r.rank() - 1, 3, 4));
-    })
-    .unwrap();
-    let run = run_posts(std::slice::from_ref(&traced), Target::Sm90a, Proxies::AtTheEnd);
-    let posted = run.unwrap_or_else(|fault| panic!("{}", fault.0)).posted;
-    assert_eq!(posted[0], on_the_cpu(&traced, &ring, Proxies::AtTheEnd));
-    assert_eq!((posted[0][0].peer, posted[0][0].target), (u32::MAX, 9));
+    for nobody in [-1, i64::MIN, i64::MAX, 1 << 32, (1 << 32) + 1] {
+        let traced = kernel("nobody", |k| {
+            let queue = k.queue("wire", ring.queue(9));
+            k.main(|r| r.post_credit(queue, r.rank() + nobody, 3, 4));
+        })
+        .unwrap();
+        let run = run_posts(std::slice::from_ref(&traced), Target::Sm90a, Proxies::AtTheEnd);
+        let posted = run.unwrap_or_else(|fault| panic!("{}", fault.0)).posted;
+        assert_eq!(posted[0], on_the_cpu(&traced, &ring, Proxies::AtTheEnd));
+        assert_eq!((posted[0][0].peer, posted[0][0].target), (u32::MAX, 9), "peer {nobody}");
+    }
 }

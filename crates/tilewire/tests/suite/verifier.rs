@@ -8,8 +8,8 @@ mod scopes;
 mod types;
 
 use tilewire::ir::{
-    Access, Base, BinaryOp, Def, Entity, Fault, GroupOp, Inst, Kernel, Mask, Notice, Op, Param, ParamId, Place,
-    PostSpan, Region, RoleId, Shape, Slot, SourceLine, Special, Type, Value, VarId, verify,
+    Access, Base, BinaryOp, Def, Entity, Fault, GroupOp, Inst, Kernel, Mask, Notice, NoticeKind, Op, Param, ParamId,
+    Place, PostSpan, Region, RoleId, Shape, Slot, SourceLine, Special, Type, Value, VarId, verify,
 };
 use tilewire_testkit::code::{Code, at, slot};
 use tilewire_testkit::kernels;

@@ -53,6 +53,7 @@ every_link! {
     every_collective_moves_what_its_definition_says;
     hooks_run_on_both_legs;
     windows_are_written_and_read_in_one_hop;
+    every_exchange_writes_windows;
     prepared_operations_follow_each_other_in_any_geometry;
     reductions_agree_to_the_bit_in_every_algorithm;
     ranks_that_differ_all_hear_of_it;
@@ -218,6 +219,48 @@ fn windows_are_written_and_read_in_one_hop(link: &AnyTransport) -> Result<(), Ra
     input.tensor().copy_from(&whole.to_vec());
     all_reduce(link, window.tensor(), input.tensor()).window(&input).window(&window).run()?;
     same(window.tensor(), "all_reduce", |i| (0..RANKS).map(|rank| of(rank, i) + 2.0).sum());
+    Ok(())
+}
+
+fn every_exchange_writes_windows(link: &AnyTransport) -> Result<(), RankError> {
+    let (me, root) = (link.rank().index(), Rank::new(1));
+    let has_far = Rank::all(RANKS).any(|rank| link.link(rank).kind == LinkKind::Fabric);
+    for len in [1, 61, 4099] {
+        let (whole, one) = (all_of(link, RANKS * len)?, all_of(link, len)?);
+        let (long, short) = (Window::<f32>::allocate(link, RANKS * len)?, Window::<f32>::allocate(link, len)?);
+        let (next, before) = (link.rank().after(1, RANKS), link.rank().after(RANKS - 1, RANKS));
+        for hooked in [false, true] {
+            let by = if hooked { 2.0 } else { 1.0 };
+            macro_rules! run {
+                ($window:expr, $exchange:expr) => {{
+                    let exchange = $exchange.window(&$window);
+                    let (said, run) = match hooked {
+                        true => {
+                            let exchange = exchange.produce(|c| c.input.load(c.pos()) * 2.0);
+                            (exchange.explain()?, exchange.run())
+                        }
+                        false => (exchange.explain()?, exchange.run()),
+                    };
+                    run?;
+                    assert!(said.contains("direct") && !said.contains("staged"), "{said}");
+                    assert!(has_far || !said.contains("posted"), "{said}");
+                }};
+            }
+            run!(short, sendrecv(link, short.tensor(), &one, next, before));
+            same(short.tensor(), "sendrecv", |i| of(before.index(), i) * by);
+            run!(long, all_to_all(link, long.tensor(), &whole));
+            same(long.tensor(), "all_to_all", |i| of(i / len, me * len + i % len) * by);
+            run!(long, all_gather(link, long.tensor(), &one));
+            same(long.tensor(), "all_gather", |i| of(i / len, i % len) * by);
+            run!(short, broadcast(link, short.tensor(), &one, root));
+            same(short.tensor(), "broadcast", |i| of(root.index(), i) * by);
+            run!(short, scatter(link, short.tensor(), &whole, root));
+            same(short.tensor(), "scatter", |i| of(root.index(), me * len + i) * by);
+            long.tensor().fill(-1.0);
+            run!(long, gather(link, long.tensor(), &one, root));
+            same(long.tensor(), "gather", |i| if me == root.index() { of(i / len, i % len) * by } else { -1.0 });
+        }
+    }
     Ok(())
 }
 

@@ -12,12 +12,15 @@ mod every_link;
 #[cfg(feature = "check")]
 mod examples;
 mod order;
+mod own_schedules;
 mod posted_fitness;
+mod posted_windows;
 mod posts;
 mod segment;
 mod segment_processes;
 mod sendrecv;
 mod sendrecv_processes;
+mod shared_values;
 mod shm_transport;
 #[cfg(target_os = "linux")]
 mod stranger;

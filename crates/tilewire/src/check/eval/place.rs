@@ -6,7 +6,7 @@ use crate::check::memory::{Bank, Bound, MemoryId, World};
 use crate::check::network::{Descriptor, NetworkNotice, NetworkSpan};
 use crate::check::observer::{Access, AccessKind, Observer, SlotRef, SlotSet, Wanted};
 use crate::ir::matching::{self, Look};
-use crate::ir::{Base, Entity, Inst, Notice, Op, Param, ParamId, Place, PostSpan, Slot, Value};
+use crate::ir::{Base, Entity, Inst, Notice, NoticeKind, Op, Param, ParamId, Place, PostSpan, Slot, Value};
 use std::ops::Range;
 
 impl Instance<'_> {
@@ -194,7 +194,7 @@ impl Instance<'_> {
             Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),
             None => (before, value),
         };
-        observer.signal(self.who, inst, &slot, &SlotSet { before, value, credit, operation });
+        observer.signal(self.who, inst, &slot, &SlotSet { before, value, credit, operation, posted_to: None });
         world.memories.write(slot.memory, slot.byte, 8, word);
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Instance<'_> {
         };
         let route = usize::try_from(peer).ok().and_then(|peer| routes.get(peer).copied().flatten());
         let route = route.ok_or_else(|| outside("the peers", peer, routes.len() as u64))?;
-        let peer = peer as u32;
+        let (peer, own) = (peer as u32, routes.get(self.binding.rank as usize).copied().flatten());
         let posted = |&PostSpan { src, dst, bytes }: &PostSpan| {
             let (dst, bytes) = (self.uniform(dst) as i64, self.uniform(bytes) as i64);
             let (Ok(first), Ok(bytes)) = (u64::try_from(dst), u64::try_from(bytes)) else {
@@ -227,17 +227,25 @@ impl Instance<'_> {
             let to = (route.region.memory, route.region.offset + first);
             Ok(NetworkSpan { from: (memory, from.start), to, bytes })
         };
-        let told = |&Notice { slot, x, parts, credit }: &Notice| {
+        let told = |&Notice { slot, x, parts, kind }: &Notice| {
+            // The slots of this rank are those that its own posts would move there.
+            let (owner, route, whose) = match kind {
+                NoticeKind::Flush => {
+                    let (rank, ranks) = (self.binding.rank, routes.len() as u64);
+                    (rank, own.ok_or_else(|| outside("the routes to itself", rank.into(), ranks))?, "this rank's slots")
+                }
+                NoticeKind::Data | NoticeKind::Credit => (peer, route, "the peer's slots"),
+            };
             let (stride, index) = (u64::from(route.stride), self.uniform(slot) as i64);
             let start = u64::try_from(index).ok().and_then(|index| index.checked_mul(stride));
             match start {
                 Some(start) if start.checked_add(8).is_some_and(|end| end <= route.slots.len) => {
                     let (memory, byte) = (route.slots.memory, route.slots.offset + start);
-                    let slot = SlotRef { param: queue, bank: peer, index: index as u64, memory, byte };
-                    let operation = self.operation(queue, 0).filter(|_| !credit);
-                    Ok(NetworkNotice { slot, value: self.uniform(x), operation, parts, credit })
+                    let slot = SlotRef { param: queue, bank: owner, index: index as u64, memory, byte };
+                    let operation = self.operation(queue, 0).filter(|_| kind == NoticeKind::Data);
+                    Ok(NetworkNotice { slot, value: self.uniform(x), operation, parts, kind })
                 }
-                _ => Err(outside("the peer's slots", index, route.slots.len / stride.max(1))),
+                _ => Err(outside(whose, index, route.slots.len / stride.max(1))),
             }
         };
         let (span, notice) = (span.as_ref().map(posted).transpose()?, notice.as_ref().map(told).transpose()?);

@@ -7,6 +7,7 @@ use super::log::{Deed, Log};
 use super::outside::{Incomplete, Outside};
 use super::packets::Packets;
 use super::party::{Copying, Party, PartyName};
+use super::posted::{RouteKey, Told};
 use super::promises::Promises;
 use super::shadow::{Atomicity, Elements, Met, Shadow, Touch, writes};
 use super::sighting::{Seen, Sighting};
@@ -16,7 +17,7 @@ use crate::check::memory::MemoryId;
 use crate::check::network::Descriptor;
 use crate::check::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet, Wanted};
 use crate::check::world::StreamId;
-use crate::ir::{BulkDone, Entity, Inst, Kernel, Op, ParamId, Scope};
+use crate::ir::{BulkDone, Inst, Kernel, Op, Scope};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -32,6 +33,10 @@ pub struct Watch {
     pub relaxed: HashSet<(u32, u32, Inst)>,
     /// `each`s that do not end with a barrier, likewise: a mutation.
     pub unbarriered: HashSet<(u32, u32, Inst)>,
+    /// Posted signals and flushes that cover no earlier posts, likewise: mutations.
+    pub uncovered: HashSet<(u32, u32, Inst)>,
+    /// Notices that do not wait for earlier ones for their slot, likewise: a mutation.
+    pub unheld: HashSet<(u32, u32, Inst)>,
 }
 
 /// Neighbouring accesses of one instruction that are not in the shadow yet.
@@ -48,18 +53,6 @@ struct Run {
     many: bool,
 }
 
-/// A role copy, the number of a ring, and a peer.
-type RouteKey = (PartyId, usize, u32);
-
-/// What a posted notice tells.
-#[derive(Default)]
-struct Told {
-    /// What its poster had seen, and the posts that it covers.
-    knowledge: Knowledge,
-    /// True if it shows posted data.
-    shows_data: bool,
-}
-
 /// The observer.
 pub struct Detector<'k> {
     /// By launch, then by rank.
@@ -67,21 +60,22 @@ pub struct Detector<'k> {
     /// The bytes that are slots.
     pub(super) places: &'k SlotPlaces,
     /// By launch, rank and parameter: the ring of a queue.
-    rings: &'k [Vec<Vec<usize>>],
+    pub(super) rings: &'k [Vec<Vec<usize>>],
     pub(super) watch: Watch,
     /// All parties.
     pub parties: Vec<Party>,
     pub(super) hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
     pub(super) streams: HashMap<StreamId, PartyId>,
-    /// By role copy, ring and peer: the posted data, which a later signal shows, and true if no signal has followed it.
-    routes: HashMap<RouteKey, (Clock, bool)>,
+    /// By role copy, ring and peer: the posted data, which a later signal shows, and true if no signal has followed it. A
+    /// post reads its source in one epoch of its party and writes in the next: these are the epochs of the writes.
+    pub(super) routes: HashMap<RouteKey, (Clock, bool)>,
     /// By ring and peer: the puts of all role copies.
-    lanes_to: HashMap<(usize, u32), Vec<PartyId>>,
+    pub(super) lanes_to: HashMap<(usize, u32), Vec<PartyId>>,
     /// By slot: the proxy's notices for it.
-    notices: HashMap<(RouteKey, SlotKey), PartyId>,
+    pub(super) notices: HashMap<(RouteKey, SlotKey), PartyId>,
     /// By the party and the value of a notice that was posted: what it tells.
-    told: HashMap<(PartyId, u64), Told>,
+    pub(super) told: HashMap<(PartyId, u64), Told>,
     shadows: Vec<Shadow>,
     /// All slots.
     pub slots: Slots,
@@ -309,7 +303,7 @@ impl<'k> Detector<'k> {
         *last = who.block.max(*last);
     }
 
-    fn role(&mut self, who: Actor) -> PartyId {
+    pub(super) fn role(&mut self, who: Actor) -> PartyId {
         if let Some(&party) = self.roles.get(&who) {
             return party;
         }
@@ -326,7 +320,13 @@ impl<'k> Detector<'k> {
 
     /// An asynchronous party that begins with `base`. An earlier one is reused if its last work is known to be over in
     /// `base`: then its own order adds nothing.
-    fn lane(&mut self, of: PartyId, name: PartyName, route: Option<(usize, u32)>, base: &Knowledge) -> PartyId {
+    pub(super) fn lane(
+        &mut self,
+        of: PartyId,
+        name: PartyName,
+        route: Option<(usize, u32)>,
+        base: &Knowledge,
+    ) -> PartyId {
         let free = self.parties[of as usize].lanes.iter().copied().find(|&lane| {
             let party = &self.parties[lane as usize];
             party.name == name && party.route == route && base.visible.covers(lane, party.epoch)
@@ -453,7 +453,7 @@ impl Observer for Detector<'_> {
         match kind {
             AccessKind::BulkRead | AccessKind::BulkWrite | AccessKind::NetworkRead | AccessKind::NetworkWrite => {
                 party = self.parties[party as usize].current.expect("an asynchronous access has a party");
-                if kind == AccessKind::BulkWrite {
+                if matches!(kind, AccessKind::BulkWrite | AccessKind::NetworkWrite) {
                     self.parties[party as usize].tick(party);
                 }
             }
@@ -493,7 +493,7 @@ impl Observer for Detector<'_> {
     }
 
     fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, set: &SlotSet) {
-        let SlotSet { before, value, credit, operation } = *set;
+        let SlotSet { before, value, credit, operation, posted_to } = *set;
         self.flush();
         self.set.push((slot.memory, slot.byte));
         self.deeds += 1;
@@ -504,7 +504,8 @@ impl Observer for Detector<'_> {
         let launch = self.parties[role as usize].launch;
         let party = match self.kernels[launch as usize][who.rank as usize].insts[inst].op {
             Op::Post { queue, .. } => {
-                let party = self.notifier(self.route((role, queue, slot.bank), who), key, who);
+                let peer = posted_to.unwrap_or(slot.bank);
+                let party = self.notifier(self.route((role, queue, peer), who), key, who);
                 let told = self.told.remove(&(party, value)).unwrap_or_default();
                 shows_data = told.shows_data;
                 let notifier = &mut self.parties[party as usize];
@@ -608,51 +609,7 @@ impl Observer for Detector<'_> {
     }
 
     fn post(&mut self, descriptor: &Descriptor) {
-        self.flush();
-        self.incomplete.get_or_insert(Incomplete::Posts);
-        let &Descriptor { who, queue, peer, span, notice, .. } = descriptor;
-        let role = self.role(who);
-        let seen = self.parties[role as usize].release(role);
-        // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it, whichever
-        // role copy of this rank posted it. A lane may have carried others since.
-        let route = self.route((role, queue, peer), who);
-        let is_post = |lane: &PartyId| matches!(self.parties[*lane as usize].name, PartyName::Post(_));
-        let own = self.parties[role as usize].lanes.iter().copied().filter(is_post);
-        let of_others = self.lanes_to.get(&(route.1, peer)).into_iter().flatten().copied();
-        let over: Vec<(PartyId, u32)> = own.chain(of_others).map(|lane| (lane, seen.over.get(lane))).collect();
-        let lane = span.map(|_| {
-            let mut base = Knowledge::clone(&seen);
-            over.iter().for_each(|&(lane, epoch)| base.visible.set(lane, epoch));
-            // What one peer has been shown says nothing about data sent to another.
-            let lane = self.lane(role, PartyName::Post(who), Some((route.1, peer)), &base);
-            let (posted, is_new) = self.routes.entry(route).or_default();
-            posted.set(lane, self.parties[lane as usize].epoch);
-            *is_new |= notice.is_none();
-            lane
-        });
-        let Some(notice) = notice else { return };
-        let key = SlotKey { memory: notice.slot.memory, byte: notice.slot.byte };
-        let notifier = self.notifier(route, key, who);
-        let told = self.told.entry((notifier, notice.value)).or_default();
-        told.knowledge.join(&seen);
-        if notice.credit {
-            return;
-        }
-        // It shows the bytes of its own parts; as a signal, those of all earlier posts to the peer; and always those
-        // that are over.
-        told.shows_data = true;
-        let to_peer = |(lane, _): &(PartyId, u32)| self.parties[*lane as usize].route == Some((route.1, peer));
-        let own = lane.map(|lane| (lane, self.parties[lane as usize].epoch));
-        // An earlier part may have told more of its lane.
-        let mut covered = Clock::default();
-        over.into_iter().filter(to_peer).chain(own).for_each(|(lane, epoch)| covered.set(lane, epoch));
-        if lane.is_none() {
-            let (posted, is_new) = self.routes.entry(route).or_default();
-            covered.join(posted);
-            told.shows_data = std::mem::take(is_new);
-        }
-        told.knowledge.visible.join(&covered);
-        told.knowledge.over.join(&covered);
+        self.posts(descriptor);
     }
 
     fn done(&mut self, who: Actor) {
@@ -663,23 +620,5 @@ impl Observer for Detector<'_> {
             party.knowledge.join(&copy.complete);
         }
         party.phase += 1;
-    }
-}
-
-impl Detector<'_> {
-    fn route(&self, (role, queue, peer): (PartyId, ParamId, u32), who: Actor) -> RouteKey {
-        // Kernels of one role may have other queues under the same number.
-        let ring = self.rings[self.parties[role as usize].launch as usize][who.rank as usize][queue.index()];
-        (role, ring, peer)
-    }
-
-    /// The party that sets a slot for a role copy over the network.
-    fn notifier(&mut self, route: RouteKey, slot: SlotKey, who: Actor) -> PartyId {
-        if let Some(&party) = self.notices.get(&(route, slot)) {
-            return party;
-        }
-        let party = self.join(PartyName::Proxy(who));
-        self.notices.insert((route, slot), party);
-        party
     }
 }

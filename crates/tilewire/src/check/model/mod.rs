@@ -25,6 +25,7 @@
 //! | `outside.rs` | ops that one run does not decide, and what no exploration covers |
 //! | `promises.rs` | inputs and outputs that another rank writes during the launch |
 //! | `streams.rs` | copy engines |
+//! | `posted.rs` | the bytes of posts and their notices |
 //! | `log.rs` | signals and waits in order |
 //! | `sighting.rs` | faults, before they get names |
 //! | `detector.rs` | the observer that ties them together |
@@ -39,6 +40,7 @@ mod log;
 mod outside;
 mod packets;
 mod party;
+mod posted;
 mod promises;
 mod shadow;
 mod sighting;

@@ -6,7 +6,7 @@ use super::sites::{Place, sibling, whole};
 use super::{Mutant, Mutation};
 use crate::check::model::Watch;
 use crate::check::world::Plan;
-use crate::ir::{BulkDone, Const, Inst, Kernel, Notice, Op, Type};
+use crate::ir::{BulkDone, Const, Inst, Kernel, Notice, NoticeKind, Op, Type};
 
 /// The plan with the mistake at a place.
 pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
@@ -16,6 +16,8 @@ pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
         match mutation {
             Mutation::AcquireToRelaxed => _ = watch.relaxed.insert(who),
             Mutation::MissingBarrier => _ = watch.unbarriered.insert(who),
+            Mutation::OvertakingSignal | Mutation::EarlyFlush => _ = watch.uncovered.insert(who),
+            Mutation::UnheldNotice => _ = watch.unheld.insert(who),
             _ => edit(&mut plan.launches[launch][rank].kernel, mutation, inst),
         }
     }
@@ -33,6 +35,7 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
         Mutation::ReusedSlot => sibling(kernel, whole(kernel, inst), true),
         Mutation::SignalBeforePut => sibling(kernel, inst, false),
         Mutation::PostBeforePut => posts::filler(kernel, inst),
+        Mutation::OutboxReused => posts::refill(kernel, whole(kernel, inst)),
         _ => None,
     };
     if mutation == Mutation::NoticeBeforeData {
@@ -43,7 +46,7 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
     let new = match (mutation, op) {
         (Mutation::DropWait | Mutation::DropCreditWait | Mutation::MissingProxyFence, _)
         | (Mutation::StaleStart | Mutation::NoDrain | Mutation::FlagsNotCleared, _) => return edit.remove(inst),
-        (Mutation::ReusedSlot, _) => {
+        (Mutation::ReusedSlot | Mutation::OutboxReused, _) => {
             let moved = whole(edit.kernel, inst);
             return near.map_or((), |near| edit.shift(moved, near, true));
         }
@@ -55,7 +58,7 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
         (Mutation::ReadyOfBlock0, _) => return edit.only_block_0(inst),
         (Mutation::ReleaseToRelaxed, Op::Signal { slot, x }) => Op::SignalCredit { slot, x },
         (Mutation::ReleaseToRelaxed, Op::Post { queue, peer, span, notice }) => {
-            let notice = notice.map(|notice| Notice { credit: true, ..notice });
+            let notice = notice.map(|notice| Notice { kind: NoticeKind::Credit, ..notice });
             Op::Post { queue, peer, span, notice }
         }
         (Mutation::WrongLine, Op::Post { queue, peer, span, notice: Some(mut notice) }) => {

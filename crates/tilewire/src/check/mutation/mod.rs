@@ -101,6 +101,14 @@ mutations! {
     WrongLine = "wrong-line",
     /// The parts of a delivery are counted wrongly.
     PartsOffByOne = "parts-off-by-one",
+    /// An outbox is filled again before what was posted from it has arrived.
+    OutboxReused = "outbox-reused",
+    /// A posted signal overtakes the posts before it.
+    OvertakingSignal = "overtaking-signal",
+    /// A flush does not wait until the sources have been read.
+    EarlyFlush = "early-flush",
+    /// The second notice for a slot does not wait for the first.
+    UnheldNotice = "unheld-notice",
 }
 
 impl Mutation {

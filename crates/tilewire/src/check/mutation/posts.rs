@@ -5,11 +5,11 @@ use super::sites::{any, each_inst};
 use crate::check::fixed::Reach;
 use crate::check::memory::Bound;
 use crate::ir::ring::MAX_PARTS;
-use crate::ir::{Base, Entity, Inst, Kernel, Notice, Op};
+use crate::ir::{Base, Entity, Inst, Kernel, Notice, NoticeKind, Op, Value};
 
-/// A notice without bytes that is no credit.
+/// A notice without bytes that tells a peer of data.
 pub(super) fn is_signal(op: &Op) -> bool {
-    matches!(op, Op::Post { span: None, notice: Some(Notice { credit: false, .. }), .. })
+    matches!(op, Op::Post { span: None, notice: Some(Notice { kind: NoticeKind::Data, .. }), .. })
 }
 
 /// Bytes with a notice.
@@ -58,7 +58,9 @@ pub(super) fn filler(kernel: &Kernel, inst: Inst) -> Option<Inst> {
 
 /// Where the slots of posted credits may lie.
 pub(super) fn credited(kernel: &Kernel, bound: &[Bound], op: &Op) -> Vec<Reach> {
-    let Op::Post { queue, peer, notice: Some(Notice { slot, credit: true, .. }), .. } = op else { return Vec::new() };
+    let Op::Post { queue, peer, notice: Some(Notice { slot, kind: NoticeKind::Credit, .. }), .. } = op else {
+        return Vec::new();
+    };
     let Some(Bound::Queue(routes)) = bound.get(queue.index()) else { return Vec::new() };
     let constant = |value| kernel.as_const(value).map(|c| c.bits);
     let (peer, slot) = (constant(*peer), constant(*slot));
@@ -98,4 +100,63 @@ pub(super) fn tell_first(kernel: &mut Kernel, inst: Inst) {
     if let Op::Post { notice, .. } = &mut kernel.insts[inst].op {
         *notice = None;
     }
+}
+
+/// A notice for a slot of the poster's own.
+pub(super) fn is_flush(op: &Op) -> bool {
+    matches!(op, Op::Post { notice: Some(Notice { kind: NoticeKind::Flush, .. }), .. })
+}
+
+/// True for a signal after posts that only a signal tells.
+pub(super) fn covers_posts(kernel: &Kernel, inst: Inst) -> bool {
+    let Op::Post { peer, .. } = kernel.insts[inst].op else { return false };
+    let is_untold = |op: &Op| match op {
+        Op::Post { peer: to, span: Some(_), notice: None, .. } => same(kernel, *to, peer),
+        _ => false,
+    };
+    let Some(before) = before(kernel, inst) else { return false };
+    is_signal(&kernel.insts[inst].op) && before.iter().any(|&other| any(kernel, other, &is_untold))
+}
+
+/// The instructions before one in its region.
+fn before(kernel: &Kernel, inst: Inst) -> Option<&[Inst]> {
+    let insts = kernel.regions.values().find(|insts| insts.contains(&inst))?;
+    Some(&insts[..insts.iter().position(|&other| other == inst)?])
+}
+
+/// True for a notice of data for a slot for which there was one before, and its poster has waited for nothing since.
+pub(super) fn is_second(kernel: &Kernel, inst: Inst) -> bool {
+    let Some((peer, mine)) = told(&kernel.insts[inst].op) else { return false };
+    let same = |a, b| same(kernel, a, b);
+    let is_first = |other: &Inst| {
+        told(&kernel.insts[*other].op)
+            .is_some_and(|(to, first)| same(to, peer) && same(first.slot, mine.slot) && !same(first.x, mine.x))
+    };
+    let waits = |other: &Inst| any(kernel, *other, &|op| matches!(op, Op::Wait { .. } | Op::Test { .. }));
+    before(kernel, inst).is_some_and(|before| before.iter().rev().take_while(|other| !waits(other)).any(is_first))
+}
+
+/// The peer and the notice of a post that tells of data.
+fn told(op: &Op) -> Option<(Value, Notice)> {
+    match op {
+        Op::Post { peer, notice: Some(notice), .. } if notice.kind == NoticeKind::Data => Some((*peer, *notice)),
+        _ => None,
+    }
+}
+
+/// The nearest instruction after a wait, in its region, that fills an outbox.
+pub(super) fn refill(kernel: &Kernel, wait: Inst) -> Option<Inst> {
+    let outboxes = outboxes(kernel);
+    let fills = |op: &Op| match op {
+        Op::Put { at, .. } | Op::Store { at, .. } => outboxes.contains(&at.base),
+        _ => false,
+    };
+    let insts = kernel.regions.values().find(|insts| insts.contains(&wait))?;
+    let place = insts.iter().position(|&other| other == wait)?;
+    insts[place + 1..].iter().copied().find(|&other| any(kernel, other, &fills))
+}
+
+/// True if two values are the same in every run.
+fn same(kernel: &Kernel, a: Value, b: Value) -> bool {
+    a == b || kernel.as_const(a).is_some_and(|a| Some(a) == kernel.as_const(b))
 }

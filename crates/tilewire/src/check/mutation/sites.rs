@@ -6,7 +6,7 @@ use super::swap::{Swap, swaps};
 use crate::check::fixed::{Reach, reach};
 use crate::check::model::Watch;
 use crate::check::world::{Limits, Plan, ToBlock, execute};
-use crate::ir::{Base, BulkDone, Inst, Kernel, Notice, Op, Region, SourceLine, Type};
+use crate::ir::{Base, BulkDone, Inst, Kernel, Notice, NoticeKind, Op, Region, SourceLine, Type};
 
 /// One place of the source in all kernels that have it; the whole plan if it is not in a kernel.
 #[derive(Default)]
@@ -126,6 +126,12 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
         Mutation::FlagsNotCleared => clears(kernel, inst),
         Mutation::NoticeBeforeData | Mutation::PartsOffByOne => posts::is_delivery(op),
         Mutation::PostBeforePut => posts::filler(kernel, inst).is_some(),
+        Mutation::OutboxReused => {
+            waits && !in_drain(kernel, body, inst) && posts::refill(kernel, whole(kernel, inst)).is_some()
+        }
+        Mutation::OvertakingSignal => posts::covers_posts(kernel, inst),
+        Mutation::EarlyFlush => posts::is_flush(op),
+        Mutation::UnheldNotice => posts::is_second(kernel, inst),
         Mutation::WrongLine => matches!(op, Op::Post { notice: Some(_), .. }),
         Mutation::CounterReset | Mutation::SwappedPeers | Mutation::ReusedFlag => false,
     }
@@ -142,7 +148,8 @@ fn kind(op: &Op) -> &'static str {
         Op::Signal { .. } => "signal",
         Op::SignalCredit { .. } => "credit",
         Op::Post { span: Some(_), .. } => "post",
-        Op::Post { notice: Some(Notice { credit: true, .. }), .. } => "posted credit",
+        Op::Post { notice: Some(Notice { kind: NoticeKind::Credit, .. }), .. } => "posted credit",
+        Op::Post { notice: Some(Notice { kind: NoticeKind::Flush, .. }), .. } => "flush",
         Op::Post { .. } => "posted signal",
         _ => "other",
     }

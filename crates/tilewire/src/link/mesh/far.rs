@@ -58,7 +58,7 @@ impl FarMemory {
             starts: part(layout.of_peer(&layout.starts(), peer.index())),
         };
         FarMemory {
-            lines: part(0..layout.done().end),
+            lines: part(layout.lines()),
             peers: Rank::all(near.world_size()).map(|rank| is_far(rank).then(|| peer(rank))).collect(),
             ring: Ring::new(capacity),
             // Its waiting threads sleep on it, and drive the proxy.
@@ -78,7 +78,7 @@ impl FarMemory {
         use crate::transport::layout::PAGE;
         let (layout, device, own) = (near.layout(), near.device(), near.own_segment());
         let (bytes, capacity) = (layout.geometry().per_peer_bytes, capacity.max(1).next_power_of_two());
-        let (lines, entries) = (layout.done().end, Ring::bytes_of_entries(capacity));
+        let (lines, entries) = (layout.lines().len(), Ring::bytes_of_entries(capacity));
         let far = Rank::all(near.world_size()).filter(|&rank| is_far(rank)).count();
         // In one piece: the driver allocates pinned memory slowly.
         let sizes = [lines, entries].into_iter().chain((0..2 * far).map(|_| bytes));
@@ -133,4 +133,10 @@ pub(super) fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
         Lines { numbers: (part.start / LINE) as u64..(part.end / LINE) as u64, matched }
     };
     vec![of(layout.tails(), true), of(layout.heads(), false), of(layout.ready(), true), of(layout.done(), true)]
+}
+
+/// The lines of a rank's own segment that its flushes move.
+pub(super) fn sent_lines(layout: &Layout) -> Lines {
+    let area = layout.sent();
+    Lines { numbers: (area.start / LINE) as u64..(area.end / LINE) as u64, matched: false }
 }

@@ -3,11 +3,24 @@
 use super::error::ProxyError;
 use crate::tensor::Memory;
 
-/// A network, as the proxy of one rank sees it. It may reorder and delay everything; it must not lose, change or
-/// duplicate anything without reporting an error.
+/// A network, as the proxy of one rank sees it. It must not lose, change or duplicate anything without reporting an
+/// error. It may delay everything, and reorder all writes that are under way together. One order it keeps: a write that
+/// was started after [`Event::Delivered`] of another is reported to its receiver after the other. Receivers count
+/// arrivals, and a line's next delivery starts when the last one is delivered (`wire.rs`). A provider whose two ends
+/// complete independently does not keep it: its carrier reports `Delivered` when the receiver's end has the arrival.
 pub trait Carrier: Send {
     /// Starts a write. Returns false if it cannot take one now: the proxy tries again later.
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError>;
+
+    /// Lets the ranks of `senders` write this memory of this rank, as one of its regions.
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError>;
+
+    /// Ends that. When it returns, no write to the region is under way. Later ones are refused: their sender's carrier
+    /// reports [`ProxyError::Region`].
+    fn close(&mut self, region: u16);
+
+    /// True if it can read these bytes where they are.
+    fn reads(&self, memory: &Memory) -> bool;
 
     /// Adds what has happened since the last call. Also makes progress, where nobody else does.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;
@@ -33,7 +46,10 @@ pub struct Write<'w> {
 /// Where the bytes of a write are.
 #[derive(Clone, Copy)]
 pub enum Source<'w> {
-    /// In registered memory, which stays as it is until the write is delivered.
+    /// In registered memory, which stays as it is until the receiver's carrier has reported the arrival: of this write,
+    /// or, if it has no notice, of a later one that starts when this one is delivered. The receiver may then give the
+    /// memory back, and a kernel overwrites it, before this carrier reports [`Event::Delivered`]. A carrier that may
+    /// read the bytes once more after they arrived copies them.
     Memory(&'w Memory),
     /// Here: the carrier copies them before it returns.
     Inline(&'w [u8]),
@@ -54,7 +70,7 @@ impl Source<'_> {
 pub enum Target {
     /// Its control lines.
     Lines,
-    /// One of its regions for this sender; number 0 is staging.
+    /// One of its regions for this sender. Number 0 is staging, and the others are windows.
     Region(u16),
 }
 
@@ -66,7 +82,8 @@ pub enum Event {
         /// What it carried.
         notice: u32,
     },
-    /// A write of this rank is in the receiver's memory, and the next poll there reports its arrival.
+    /// A write of this rank is in the receiver's memory. The next poll there reports its arrival, if it has a notice, and
+    /// reports it before any write that starts from now on.
     Delivered {
         /// Which.
         id: u64,

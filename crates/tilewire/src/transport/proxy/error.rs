@@ -29,6 +29,13 @@ pub enum ProxyError {
         /// Bytes of the region; `None` if there is no such region.
         len: Option<u64>,
     },
+    /// A region that the peer has removed, or never had.
+    Region {
+        /// The peer.
+        peer: usize,
+        /// The number of the region.
+        target: u16,
+    },
     /// Bytes that are not registered with the proxy.
     Source {
         /// The peer that they were for.
@@ -42,6 +49,11 @@ pub enum ProxyError {
     Line {
         /// The peer.
         peer: usize,
+        /// The line.
+        line: u64,
+    },
+    /// A flush for a control line of this rank that flushes may not move.
+    OwnLine {
         /// The line.
         line: u64,
     },
@@ -99,11 +111,15 @@ errors! {
             "a kernel posted {bytes} bytes to byte {destination} of region {target} of rank {peer}, which has {len} \
              bytes",
         Destination { peer, target, len: None, .. } =>
-            "a kernel posted to region {target} of rank {peer}, which does not exist",
+            "a kernel posted to region {target} of rank {peer}, which does not exist, or no longer: keep a window as long \
+             as anything that writes it",
+        Region { peer, target } => "a kernel posted to region {target} of rank {peer}, which has dropped that window, and \
+             everything built with it: drop a window when no rank launches what writes it any more",
         Source { peer, address, bytes } =>
             "a kernel posted {bytes} bytes at {address:#x} to rank {peer}, which are not in the outbox: post from the \
              outbox, or from registered memory",
         Line { peer, line } => "a kernel posted a notice for control line {line} of rank {peer}, which is not its own",
+        OwnLine { line } => "a kernel posted a flush for control line {line} of its own rank, which no flush may move",
         Backwards { peer, line, word, last } =>
             "a kernel posted the word {word:#x} for control line {line} of rank {peer}, after {last:#x}: words only \
              grow",

@@ -15,12 +15,13 @@ use crate::sync::{Arc, Mutex, PoisonError};
 use crate::tensor::Memory;
 use crate::transport::doorbell::Doorbell;
 use std::collections::HashMap;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One rank's end: what others write to, and how they reach it.
 pub(crate) struct LoopEnd {
-    /// By sender and target.
-    regions: HashMap<(usize, Target), Memory>,
+    /// By sender and target. Whoever copies holds the lock for reading, so that a removal waits for it.
+    regions: RwLock<HashMap<(usize, Target), Memory>>,
     inbox: Mutex<Vec<u32>>,
     doorbell: Doorbell,
     /// Bytes that arrived, for tests and measurements.
@@ -29,7 +30,7 @@ pub(crate) struct LoopEnd {
 
 impl LoopEnd {
     pub(crate) fn new(regions: HashMap<(usize, Target), Memory>, doorbell: Doorbell) -> LoopEnd {
-        LoopEnd { regions, inbox: Mutex::new(Vec::new()), doorbell, bytes: AtomicU64::new(0) }
+        LoopEnd { regions: RwLock::new(regions), inbox: Mutex::new(Vec::new()), doorbell, bytes: AtomicU64::new(0) }
     }
 
     /// Bytes that have arrived here so far, without notices.
@@ -53,7 +54,8 @@ struct Pending {
     id: u64,
     peer: usize,
     from: Bytes,
-    to: Memory,
+    target: Target,
+    offset: usize,
     notice: Option<u32>,
     /// Polls that it still waits for.
     polls: u64,
@@ -82,47 +84,89 @@ impl LoopCarrier {
         *state % n
     }
 
-    fn deliver(&mut self, Pending { id, peer, from, to, notice, .. }: Pending) {
-        let end = &self.ends[peer];
-        let source = match &from {
-            Bytes::Memory(memory) => memory.start().as_ptr().cast_const(),
-            Bytes::Inline(bytes) => bytes.as_ptr(),
+    fn deliver(&mut self, Pending { id, peer, from, target, offset, notice, .. }: Pending) -> Result<(), ProxyError> {
+        let end = self.ends[peer].clone();
+        let (source, bytes) = match &from {
+            Bytes::Memory(memory) => (memory.start().as_ptr().cast_const(), memory.bytes()),
+            Bytes::Inline(bytes) => (bytes.as_ptr(), bytes.len()),
         };
-        // SAFETY: `write` made both ranges equally long, inside memory that the handles keep alive. They do not overlap:
-        // one is the sender's outbox or this carrier's own copy, the other the receiver's. The receiver reads the bytes
-        // only after the notice, and the sender changes them only after the receiver's credit; a kernel that breaks
-        // this gets unspecified bytes, as with any race (ARCHITECTURE, Races).
-        unsafe { std::ptr::copy_nonoverlapping(source, to.start().as_ptr(), to.bytes()) };
-        end.bytes.fetch_add(to.bytes() as u64, Ordering::Relaxed);
+        {
+            // Held until the bytes are there. The region may have been removed since the write was taken.
+            let regions = end.regions.read().unwrap_or_else(PoisonError::into_inner);
+            let to = self.place(&regions, (peer, target), offset, bytes)?;
+            // SAFETY: both ranges have `bytes` bytes, inside memory that the handles keep alive. They may overlap only if a
+            // kernel posts from one window into another that shares its bytes, which `copy` allows. The receiver reads the
+            // bytes only after the notice, and the sender changes them only after the receiver's credit or a flush; a
+            // kernel that breaks this gets unspecified bytes, as with any race (ARCHITECTURE, Races). No host code touches
+            // them plainly meanwhile: sources and destinations are shared memory, or an input of the running launch,
+            // which returns after its last post was delivered (`Proxy::drain`) or the proxy has stopped (`Proxy::halt`).
+            unsafe { std::ptr::copy(source, to.start().as_ptr(), bytes) };
+        }
+        end.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if let Some(notice) = notice {
             end.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
             end.doorbell.ring();
         }
         self.delivered.push(id);
+        Ok(())
+    }
+
+    /// The bytes at a receiver that a write goes to.
+    fn place(
+        &self,
+        regions: &HashMap<(usize, Target), Memory>,
+        (peer, target): (usize, Target),
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Memory, ProxyError> {
+        let refused = |what: &str| ProxyError::Carrier { peer: Some(peer), what: what.to_string() };
+        let region = regions.get(&(self.rank, target)).ok_or_else(|| match target {
+            Target::Region(target) => ProxyError::Region { peer, target },
+            Target::Lines => refused("it has no control lines for this rank"),
+        })?;
+        if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
+            return Err(refused("the bytes are outside of its region"));
+        }
+        Ok(region.part(offset, bytes))
     }
 }
 
 impl Carrier for LoopCarrier {
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         let &Write { id, peer, source, target, offset, notice } = write;
-        let refused = |what: &str| ProxyError::Carrier { peer: Some(peer), what: what.to_string() };
-        let region = self.ends.get(peer).and_then(|end| end.regions.get(&(self.rank, target)));
-        let region = region.ok_or_else(|| refused("it has no such region"))?;
+        let Some(end) = self.ends.get(peer) else {
+            return Err(ProxyError::Carrier { peer: Some(peer), what: "there is no such rank".to_string() });
+        };
         let (bytes, offset) = (source.bytes(), usize::try_from(offset).unwrap_or(usize::MAX));
-        if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
-            return Err(refused("the bytes are outside of its region"));
-        }
-        let (to, polls) = (region.part(offset, bytes), self.below(LONGEST));
+        let regions = end.regions.read().unwrap_or_else(PoisonError::into_inner);
+        self.place(&regions, (peer, target), offset, bytes)?;
+        drop(regions);
+        let polls = self.below(LONGEST);
         let from = match source {
             Source::Memory(memory) => Bytes::Memory(memory.clone()),
             Source::Inline(bytes) => Bytes::Inline(bytes.to_vec()),
         };
-        let pending = Pending { id, peer, from, to, notice, polls };
+        let pending = Pending { id, peer, from, target, offset, notice, polls };
         match self.random {
-            None => self.deliver(pending),
+            None => self.deliver(pending)?,
             Some(_) => self.pending.push(pending),
         }
         Ok(true)
+    }
+
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        let mut regions = self.ends[self.rank].regions.write().unwrap_or_else(PoisonError::into_inner);
+        regions.extend(senders.iter().map(|&sender| ((sender, Target::Region(region)), memory.clone())));
+        Ok(())
+    }
+
+    fn close(&mut self, region: u16) {
+        let mut regions = self.ends[self.rank].regions.write().unwrap_or_else(PoisonError::into_inner);
+        regions.retain(|&(_, target), _| target != Target::Region(region));
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        memory.reachable_from().host
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
@@ -136,7 +180,7 @@ impl Carrier for LoopCarrier {
         while !due.is_empty() {
             let next = self.below(due.len() as u64) as usize;
             let pending = due.swap_remove(next);
-            self.deliver(pending);
+            self.deliver(pending)?;
         }
         events.extend(self.delivered.drain(..).map(|id| Event::Delivered { id }));
         let mut inbox = self.ends[self.rank].inbox.lock().unwrap_or_else(PoisonError::into_inner);

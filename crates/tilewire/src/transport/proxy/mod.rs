@@ -12,6 +12,9 @@
 //! - **Order** is by count, never by the carrier (`wire.rs`). What waits, waits here: a signal until all earlier posts to
 //!   its peer are delivered, and a notice until the last delivery for its control line is. Credits and deliveries
 //!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
+//! - **A flush** is held as a signal is. Then nothing is sent, and a slot of this rank's own moves. What the carrier
+//!   reports as delivered it has read: this proxy took that report before the release store of the slot, so the reads of
+//!   all earlier posts to the peer come before whatever the waiting role writes to their sources.
 //! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
 //!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
 //!   [`Proxy::settle`] is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
@@ -24,12 +27,14 @@ mod carrier;
 mod duty;
 mod error;
 mod loop_carrier;
+mod registered;
 mod thread;
 mod wire;
 
 pub use carrier::{Carrier, Event, Source, Target, Write};
 pub use error::ProxyError;
 pub(crate) use loop_carrier::{LoopCarrier, LoopEnd};
+pub use registered::{PostedRegion, PostedSource};
 pub(crate) use thread::ProxyThread;
 pub(crate) use wire::{Lines, MOST_LINES};
 
@@ -38,7 +43,7 @@ use super::deadline::Deadline;
 use super::doorbell::Doorbell;
 use super::rendezvous::TransportError;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
-use crate::tensor::{Memory, Posted, PostedNotice, PostedSpan, Ring};
+use crate::tensor::{Memory, NoticeKind, Posted, PostedNotice, PostedSpan, Ring};
 use duty::Duty;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -80,17 +85,18 @@ pub(crate) struct ProxyParts {
     pub peers: Vec<Option<PostedTo>>,
     /// Memory that posts may read.
     pub sources: Vec<Memory>,
-    /// This rank's segment, and the lines of it that posts of others may move.
+    /// This rank's segment, the lines of it that posts of others may move, and those that flushes may.
     pub segment: Memory,
     pub inbound: Vec<Lines>,
+    pub flushed: Vec<Lines>,
     pub doorbell: Doorbell,
     pub aborts: Vec<Abort>,
 }
 
 /// What posts to one peer may touch.
 pub(crate) struct PostedTo {
-    /// Bytes of each region.
-    pub regions: Vec<u64>,
+    /// Bytes of each region; `None` if there is none of this number.
+    pub regions: Vec<Option<u64>>,
     /// The peer's lines that this rank moves.
     pub lines: Vec<Lines>,
 }
@@ -99,12 +105,22 @@ struct State {
     ring: Ring,
     carrier: Box<dyn Carrier>,
     peers: Vec<Option<Peer>>,
-    sources: Vec<Memory>,
+    sources: Vec<Registered>,
+    next_source: u64,
     arrivals: Arrivals,
     events: Vec<Event>,
     /// Writes under way: the peer, and the control line of its delivery.
     writes: HashMap<u64, (usize, Option<u64>)>,
     next: u64,
+    /// True if nothing moves any more.
+    is_halted: bool,
+}
+
+/// Memory that posts may read.
+struct Registered {
+    /// `None`: as long as the proxy lives.
+    id: Option<u64>,
+    memory: Memory,
 }
 
 struct Peer {
@@ -121,7 +137,7 @@ struct Peer {
 #[derive(Clone, Copy)]
 struct Held {
     post: Posted,
-    /// Writes before this one must be delivered before a signal may go.
+    /// Writes before this one must be delivered before a signal or a flush may go.
     after: u64,
 }
 
@@ -141,7 +157,7 @@ struct Delivery {
 
 impl Proxy {
     pub(crate) fn new(parts: ProxyParts) -> Proxy {
-        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, doorbell, aborts } = parts;
+        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, flushed, doorbell, aborts } = parts;
         let peer = |to: PostedTo| Peer {
             to,
             announced: Announced::default(),
@@ -153,11 +169,13 @@ impl Proxy {
             ring,
             carrier,
             peers: peers.into_iter().map(|to| to.map(peer)).collect(),
-            sources,
-            arrivals: Arrivals::new(segment, inbound),
+            sources: sources.into_iter().map(|memory| Registered { id: None, memory }).collect(),
+            next_source: 0,
+            arrivals: Arrivals::new(segment, inbound, flushed),
             events: Vec::new(),
             writes: HashMap::new(),
             next: 0,
+            is_halted: false,
         };
         let [busy, refused] = [(); 2].map(|()| AtomicBool::new(false));
         Proxy {
@@ -283,7 +301,7 @@ impl Proxy {
     }
 
     fn step_inside(&self, state: &mut State) -> bool {
-        if self.error().is_some() {
+        if self.error().is_some() || state.is_halted {
             return false;
         }
         let (mut progress, mut moved) = (false, false);
@@ -316,7 +334,7 @@ impl State {
     fn step(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         self.poll(progress, moved)?;
         for peer in 0..self.peers.len() {
-            self.advance(peer, progress)?;
+            self.advance(peer, progress, moved)?;
         }
         // Held posts wait for the carrier alone, so leaving others in the ring cannot deadlock.
         let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
@@ -328,7 +346,7 @@ impl State {
             let held = Held { post, after: self.next };
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
             queue.push_back(held);
-            self.advance(peer, progress)?;
+            self.advance(peer, progress, moved)?;
         }
         Ok(())
     }
@@ -365,20 +383,32 @@ impl State {
     fn check(&self, post: &Posted) -> Result<usize, ProxyError> {
         let number = post.peer as usize;
         let peer = self.peers.get(number).and_then(Option::as_ref).ok_or(ProxyError::Peer { peer: number })?;
+        self.destination(number, post)?;
+        self.source(number, post)?;
+        match post.notice {
+            Some(PostedNotice { slot, kind: NoticeKind::Flush, .. }) if !self.arrivals.may_flush(slot) => {
+                Err(ProxyError::OwnLine { line: slot })
+            }
+            Some(PostedNotice { slot, kind: NoticeKind::Data | NoticeKind::Credit, .. })
+                if Lines::find(&peer.to.lines, slot).is_none() =>
+            {
+                Err(ProxyError::Line { peer: number, line: slot })
+            }
+            _ => Ok(number),
+        }
+    }
+
+    /// Refuses bytes outside of a region that this rank has.
+    fn destination(&self, number: usize, post: &Posted) -> Result<(), ProxyError> {
         // A post without bytes is a write of none, at the beginning of its region.
         let (destination, bytes) = post.span.map_or((0, 0), |span| (span.destination, span.bytes));
-        let len = peer.to.regions.get(usize::from(post.target)).copied();
+        let regions = self.peers[number].as_ref().map_or(&[][..], |peer| &peer.to.regions);
+        let len = regions.get(usize::from(post.target)).copied().flatten();
         let fits = |len: u64| destination.checked_add(bytes).is_some_and(|end| end <= len);
-        if !len.is_some_and(fits) {
-            return Err(ProxyError::Destination { peer: number, target: post.target, destination, bytes, len });
+        match len.is_some_and(fits) {
+            true => Ok(()),
+            false => Err(ProxyError::Destination { peer: number, target: post.target, destination, bytes, len }),
         }
-        self.source(number, post)?;
-        if let Some(PostedNotice { slot, .. }) = post.notice
-            && !peer.to.lines.iter().any(|lines| lines.numbers.contains(&slot))
-        {
-            return Err(ProxyError::Line { peer: number, line: slot });
-        }
-        Ok(number)
     }
 
     /// The registered memory that a post reads; `None` if it reads nothing.
@@ -388,13 +418,13 @@ impl State {
             let first = memory.start().as_ptr() as u64;
             source >= first && source.checked_add(bytes).is_some_and(|end| end <= first + memory.bytes() as u64)
         };
-        let memory = self.sources.iter().find(inside);
+        let memory = self.sources.iter().map(|source| &source.memory).find(inside);
         let memory = memory.ok_or(ProxyError::Source { peer, address: source, bytes })?;
         Ok(Some(memory.part((source - memory.start().as_ptr() as u64) as usize, bytes as usize)))
     }
 
     /// Gives the carrier what may go to a peer.
-    fn advance(&mut self, number: usize, progress: &mut bool) -> Result<(), ProxyError> {
+    fn advance(&mut self, number: usize, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         let Some(peer) = &mut self.peers[number] else { return Ok(()) };
         if peer.held.is_empty() {
             return Ok(());
@@ -408,6 +438,17 @@ impl State {
                 // A signal also covers earlier posts that were still held when it was taken from the ring. Later posts
                 // that have overtaken it may be among these writes: it then waits for them as well.
                 next.after = self.next;
+            }
+            if let Some(PostedNotice { slot: line, value: word, kind: NoticeKind::Flush, .. }) = next.post.notice {
+                match self.is_covered(number, &next, kept.is_empty()) {
+                    true => {
+                        self.arrivals.flush(number, line, word)?;
+                        (*progress, *moved) = (true, true);
+                    }
+                    // It holds nobody back but later signals and flushes: its line is none of the peer's.
+                    false => kept.push_back(next),
+                }
+                continue;
             }
             let line = next.post.notice.map(|notice| notice.slot);
             let may = !full
@@ -428,7 +469,7 @@ impl State {
     /// True if a post may be given to the carrier now. `is_first`: no earlier post to this peer is held.
     fn may_go(&self, number: usize, held: &Held, is_first: bool) -> Result<bool, ProxyError> {
         let peer = self.peers[number].as_ref().expect("a peer with held posts");
-        let Some(PostedNotice { slot: line, value: word, parts, credit }) = held.post.notice else { return Ok(true) };
+        let Some(PostedNotice { slot: line, value: word, parts, kind }) = held.post.notice else { return Ok(true) };
         let has_bytes = held.post.span.is_some();
         match peer.deliveries.get(&line) {
             Some(delivery) if delivery.missing == 0 => return Ok(false),
@@ -437,13 +478,20 @@ impl State {
             Some(&Delivery { missing, .. }) => return Err(ProxyError::Parts { peer: number, line, word, missing }),
             None => {}
         }
-        let is_covered = || is_first && peer.under_way.first().is_none_or(|&first| first >= held.after);
         let is_begun = || peer.deliveries.contains_key(&line);
-        Ok(has_bytes || credit || is_begun() || is_covered())
+        Ok(has_bytes || kind == NoticeKind::Credit || is_begun() || self.is_covered(number, held, is_first))
+    }
+
+    /// True if all earlier posts to the peer are delivered.
+    fn is_covered(&self, number: usize, held: &Held, is_first: bool) -> bool {
+        let peer = self.peers[number].as_ref().expect("a peer with held posts");
+        is_first && peer.under_way.first().is_none_or(|&first| first >= held.after)
     }
 
     /// Gives a post to the carrier; false if it cannot take it now. What it has taken by then, the mail, stays taken.
     fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
+        // Again: while it was held, its region or its source may have been removed.
+        self.destination(number, post)?;
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
         let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));

@@ -1,14 +1,17 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
+mod arrivals;
+mod distrust;
+mod failures;
+mod flushes;
+mod regions;
 mod threads;
 
 use super::*;
-use crate::ir::ring::WORDS;
 use crate::sync::Arc;
-use crate::tensor::{COUNT_SHIFT, Queue, push};
+use crate::tensor::{COUNT_SHIFT, Queue, WORDS, push};
 use crate::transport::SegmentSet;
 use crate::transport::layout::LINE;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
 // ---- ranks ------------------------------------------------------------------------------------------------------------
@@ -42,6 +45,11 @@ fn lines(sender: usize) -> Vec<Lines> {
     vec![Lines { numbers: first..middle, matched: true }, Lines { numbers: middle..end, matched: false }]
 }
 
+/// Lines that a rank's flushes move in its own segment.
+fn own_lines(rank: usize) -> std::ops::Range<u64> {
+    (rank * EACH) as u64..((rank + 1) * EACH) as u64
+}
+
 impl Rig {
     /// Ranks whose posts go through the carriers that `carrier` makes, given the ends of all ranks.
     fn new(capacity: usize, mut carrier: impl FnMut(usize, &[Arc<LoopEnd>]) -> Box<dyn Carrier>) -> Rig {
@@ -57,8 +65,9 @@ impl Rig {
         let node = |rank: usize| {
             let (ring, outbox) = (Ring::new(capacity), Memory::zeroed_shared(REGION));
             let queue = ring.queue(0);
-            let to =
-                |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![REGION as u64], lines: lines(rank) });
+            let to = |peer: usize| {
+                (peer != rank).then(|| PostedTo { regions: vec![Some(REGION as u64)], lines: lines(rank) })
+            };
             let proxy = Proxy::new(ProxyParts {
                 rank,
                 ring,
@@ -67,6 +76,8 @@ impl Rig {
                 sources: vec![outbox.clone()],
                 segment: segments[rank].segment(rank),
                 inbound: others(rank).flat_map(lines).collect(),
+                // Nobody else moves what would be the rank's lines in its own segment.
+                flushed: vec![Lines { numbers: own_lines(rank), matched: false }],
                 doorbell: segments[rank].doorbell(rank),
                 aborts: segments[rank].aborts(),
             });
@@ -121,12 +132,12 @@ impl Rig {
     fn deliver(&self, rank: usize, peer: usize, (at, bytes): (usize, usize), (line, word, parts): (usize, u64, u8)) {
         let source = self.nodes[rank].outbox.start().as_ptr() as u64 + at as u64;
         let span = PostedSpan { source, destination: at as u64, bytes: bytes as u64 };
-        let notice = PostedNotice { slot: line as u64, value: word, parts, credit: false };
+        let notice = PostedNotice { slot: line as u64, value: word, parts, kind: NoticeKind::Data };
         self.post(rank, Posted { peer: peer as u32, target: 0, span: Some(span), notice: Some(notice) });
     }
 
-    fn signal(&self, rank: usize, peer: usize, (line, word): (usize, u64), credit: bool) {
-        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, credit };
+    fn signal(&self, rank: usize, peer: usize, (line, word): (usize, u64), kind: NoticeKind) {
+        let notice = PostedNotice { slot: line as u64, value: word, parts: 1, kind };
         self.post(rank, Posted { peer: peer as u32, target: 0, span: None, notice: Some(notice) });
     }
 
@@ -240,6 +251,16 @@ struct NetCarrier {
 }
 
 impl Carrier for NetCarrier {
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, memory: &Memory) -> bool {
+        memory.reachable_from().host
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         let mut wires = self.net.lock();
         if let Some(fails) = wires.fails {
@@ -339,10 +360,10 @@ fn a_signal_waits_for_all_earlier_posts_and_lets_later_ones_overtake_it() {
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
     // Held, for its line.
     rig.deliver(0, 1, (8, 8), (0, matched(2), 1));
-    rig.signal(0, 1, (4, 1), false);
+    rig.signal(0, 1, (4, 1), NoticeKind::Data);
     rig.deliver(0, 1, (16, 8), (1, matched(1), 1));
-    rig.signal(0, 1, (5, 1), true);
-    rig.signal(0, 2, (4, 1), false);
+    rig.signal(0, 1, (5, 1), NoticeKind::Credit);
+    rig.signal(0, 2, (4, 1), NoticeKind::Data);
     rig.step(0);
     assert_eq!(net.lines(), [0, 1, 5, 4], "a later delivery, a credit, and a signal to another peer");
     (0..3).for_each(|_| net.deliver(1));
@@ -367,7 +388,7 @@ fn a_signal_waits_for_a_post_that_a_full_carrier_refused_before_it() {
     let rig = Rig::by_hand(&net);
     net.lock().room = Some(0);
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    rig.signal(0, 1, (4, 1), false);
+    rig.signal(0, 1, (4, 1), NoticeKind::Data);
     rig.step(0);
     net.lock().room = None;
     rig.step(0);
@@ -382,8 +403,8 @@ fn posts_of_every_kind_survive_a_full_carrier() {
     let net = Net::default();
     let rig = Rig::by_hand(&net);
     net.lock().room = Some(0);
-    rig.signal(0, 1, (4, 1), false);
-    rig.signal(0, 1, (5, 5000), true);
+    rig.signal(0, 1, (4, 1), NoticeKind::Data);
+    rig.signal(0, 1, (5, 5000), NoticeKind::Credit);
     rig.deliver(0, 1, (0, 8), (0, matched(5000), 2));
     rig.deliver(0, 1, (8, 8), (0, matched(5000), 2));
     // One more write each time: of the signal, of mail, of its credit, of mail, of both parts.
@@ -434,7 +455,7 @@ fn mail_that_is_overwritten_before_it_is_read_is_an_error() {
     let net = Net::default();
     let rig = Rig::by_hand(&net);
     for word in [5000, 10_000] {
-        rig.signal(0, 1, (4, word), false);
+        rig.signal(0, 1, (4, word), NoticeKind::Data);
         rig.step(0);
         (0..net.len()).for_each(|_| net.deliver(0));
         rig.step(0);
@@ -453,6 +474,18 @@ struct Choosy {
 }
 
 impl Carrier for Choosy {
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        self.inner.open(region, memory, senders)
+    }
+
+    fn close(&mut self, region: u16) {
+        self.inner.close(region);
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        self.inner.reads(memory)
+    }
+
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         if self.random.below(3) > 0 { Ok(false) } else { self.inner.write(write) }
     }
@@ -518,7 +551,7 @@ fn the_rules_of_posts_hold_in_any_order_of_a_carrier() {
                 post();
             };
             if random.below(4) == 0 {
-                push(&|| rig.signal(0, 1, (line, words[line]), false));
+                push(&|| rig.signal(0, 1, (line, words[line]), NoticeKind::Data));
                 posted.push((line, words[line], 0, at));
                 continue;
             }
@@ -558,7 +591,8 @@ fn several_threads_of_a_rank_may_drive_its_proxy() {
             let rig = &rig;
             scope.spawn(move || {
                 for count in 1..=COUNT {
-                    let notice = PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, credit: false };
+                    let notice =
+                        PostedNotice { slot: (rank * EACH + 4) as u64, value: count, parts: 1, kind: NoticeKind::Data };
                     let post = Posted { peer: 1 - rank as u32, target: 0, span: None, notice: Some(notice) };
                     while !rig.push(rank, &post.words()) {
                         rig.nodes[rank].proxy.step();
@@ -581,187 +615,4 @@ fn several_threads_of_a_rank_may_drive_its_proxy() {
         }
     });
     assert!(is_done() && rig.nodes.iter().all(|node| node.proxy.error().is_none()));
-}
-
-// ---- what is not trusted ----------------------------------------------------------------------------------------------------
-
-#[test]
-fn no_descriptor_writes_outside_of_its_region_and_lines() {
-    let mut random = Random(1);
-    let mut kinds = [0u64; 8];
-    for _ in 0..1000 {
-        let rig = Rig::new(1, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), None)));
-        let start = rig.nodes[0].outbox.start().as_ptr() as u64;
-        let segment = rig.segments[0].segment(1).start().as_ptr() as u64;
-        for number in 0..1000 {
-            let words = match number % 4 {
-                // Anything.
-                0 => std::array::from_fn(|_| random.next()),
-                // Near the limits of every field.
-                _ => {
-                    let good = [(1, 0), (2, 1), (6, 1), (3, 1), (3, 1), (3, 2), (3, 3)];
-                    let bad = [(0, 0), (1, 1), (2, 2), (3, 0), (3, 4), (3, 255), (7, 1), (8, 0), (255, 1)];
-                    let (flags, parts) = if random.below(10) == 0 { random.pick(&bad) } else { random.pick(&good) };
-                    let target = random.pick(&[0, 0, 0, 0, 0, 0, 1, 0xffff]);
-                    let peer = random.pick(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 0, 3, u64::from(u32::MAX)]);
-                    let region = REGION as u64;
-                    let bytes = random.pick(&[0, 1, 8, region - 1, region, region + 1, u64::MAX, u64::MAX - start + 1]);
-                    let destination =
-                        random.pick(&[0, 1, region - 8, region - 1, region, region + 1, u64::MAX - 7, u64::MAX]);
-                    let source = random.pick(&[start, start, start + 1, start + region - 1, start + region, start - 1]);
-                    let source = random.pick(&[source, source, source, 0, segment, u64::MAX, u64::MAX - 7]);
-                    let line = random.pick(&[0, 3, 4, 7, 0, 3, 4, 7, 8, 23, 24, (1 << 20) - 1, 1 << 20, u64::MAX]);
-                    let count = number + random.below(3);
-                    let value = random.pick(&[matched(count), count, matched(count) | 5, 0, matched(count * 9)]);
-                    let value = if random.below(500) == 0 { random.pick(&[u64::MAX, u64::MAX >> 1]) } else { value };
-                    [flags << 56 | parts << 48 | target << 32 | peer, source, destination, bytes, line, value]
-                }
-            };
-            assert!(rig.push(0, &words));
-            // The state itself: a proxy would stop at the first error.
-            let mut state = rig.nodes[0].proxy.state.lock().unwrap();
-            let kind = match state.step(&mut false, &mut false) {
-                Ok(()) => 0,
-                Err(ProxyError::Entry { .. }) => 1,
-                Err(ProxyError::Peer { .. }) => 2,
-                Err(ProxyError::Destination { .. }) => 3,
-                Err(ProxyError::Source { .. }) => 4,
-                Err(ProxyError::Line { .. }) => 5,
-                Err(ProxyError::Backwards { .. }) => 6,
-                Err(ProxyError::Parts { .. }) => 7,
-                Err(error) => panic!("{error}"),
-            };
-            kinds[kind] += 1;
-        }
-        // What arrives is for the receivers to take, or to refuse.
-        (1..RANKS).for_each(|rank| _ = rig.nodes[rank].proxy.step());
-        rig.assert_guards();
-        for rank in 1..RANKS {
-            let stranger = (0..RANKS * EACH).find(|&line| line >= EACH && rig.slot(rank, line) != 0);
-            assert_eq!(stranger, None, "a line that rank 0 does not move, of rank {rank}");
-            assert!((0..REGION).all(|at| rig.arrived(rank, 0, at) == 0), "the outbox has only zeros");
-        }
-    }
-    assert!(kinds.iter().all(|&kind| kind > 1000), "{kinds:?}");
-}
-
-#[test]
-fn a_bad_descriptor_stops_the_proxy_with_its_cause() {
-    let rig = Rig::by_hand(&Net::default());
-    rig.deliver(0, 1, (0, 8), (EACH, matched(1), 1));
-    rig.nodes[0].proxy.step();
-    let error = ProxyError::Line { peer: 1, line: EACH as u64 };
-    assert_eq!(rig.nodes[0].proxy.error(), Some(&error));
-    assert!(!rig.nodes[0].proxy.step());
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
-    assert!(matches!(drained, Err(TransportError::Proxy(e)) if e == error));
-    rig.assert_all_told(0);
-}
-
-#[test]
-fn a_ring_of_one_descriptor_is_enough() {
-    let rig = Rig::new(1, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), None)));
-    for count in 1..100 {
-        rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
-        let other = Posted { peer: 1, target: 0, span: None, notice: None };
-        assert!(!rig.push(0, &other.words()), "it is full");
-        rig.step(0);
-        rig.step(1);
-        assert_eq!(rig.slot(1, 0), matched(count));
-    }
-}
-
-#[test]
-fn kernels_wait_when_too_much_is_held() {
-    let net = Net::default();
-    let rig = Rig::by_hand(&net);
-    net.lock().room = Some(0);
-    let (mut posts, post) = (0u64, |count| {
-        let notice = PostedNotice { slot: 4, value: count, parts: 1, credit: true };
-        rig.push(0, &Posted { peer: 1, target: 0, span: None, notice: Some(notice) }.words())
-    });
-    while post(posts + 1) || rig.step(0) {
-        posts = posts.max(rig.nodes[0].proxy.state.lock().unwrap().peers[1].as_ref().unwrap().held.len() as u64);
-        assert!(posts < 10 * MOST_HELD as u64, "nothing ends it");
-    }
-    assert!(posts >= MOST_HELD as u64);
-}
-
-// ---- failures -----------------------------------------------------------------------------------------------------------------
-
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_millis(30))
-}
-
-#[track_caller]
-fn assert_stopped(rig: &Rig, drained: Result<(), TransportError>, must: ProxyError) {
-    assert!(
-        matches!(&drained, Err(TransportError::Proxy(is)) if *is == must),
-        "{:?}",
-        drained.err().map(|e| e.to_string())
-    );
-    assert_eq!(rig.nodes[0].proxy.error(), Some(&must));
-    match must {
-        ProxyError::Late { peer, .. } => rig.assert_all_told_of(Cause::timed_out(0, Some(peer))),
-        _ => rig.assert_all_told(0),
-    }
-}
-
-#[test]
-fn a_carrier_that_fails_is_reported_with_the_peer() {
-    let net = Net::default();
-    let rig = Rig::by_hand(&net);
-    let failure = || ProxyError::Carrier { peer: Some(1), what: "unplugged".to_string() };
-    net.lock().fails = Some(failure);
-    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
-    assert!(drained.as_ref().unwrap_err().to_string().contains("the network to rank 1 failed: unplugged"));
-    assert_stopped(&rig, drained, failure());
-}
-
-#[test]
-fn posts_that_are_never_confirmed_or_never_taken_are_late() {
-    for (room, count, posts) in [(None, 1, 2), (Some(0), 1, 2), (Some(0), 5000, 2), (Some(1), 5000, 3)] {
-        let net = Net::default();
-        let rig = Rig::by_hand(&net);
-        net.lock().room = room;
-        rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
-        rig.signal(0, 1, (4, 1), false);
-        let drained = rig.nodes[0].proxy.drain(soon());
-        assert_stopped(&rig, drained, ProxyError::Late { peer: 1, posts });
-    }
-}
-
-#[test]
-fn a_panic_inside_stops_the_proxy_and_tells_all_ranks() {
-    let net = Net::default();
-    let rig = Rig::by_hand(&net);
-    net.lock().fails = Some(|| panic!("as planned"));
-    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    assert!(catch_unwind(AssertUnwindSafe(|| rig.nodes[0].proxy.step())).is_err());
-    assert!(!rig.nodes[0].proxy.step());
-    rig.assert_all_told(0);
-    assert_stopped(&rig, rig.nodes[0].proxy.drain(Deadline::never()), ProxyError::Panicked);
-}
-
-#[test]
-fn a_broken_transport_ends_a_drain_with_the_cause() {
-    let rig = Rig::by_hand(&Net::default());
-    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    let cause = Cause { code: AbortCode::Panicked, rank: 2, reason: 0 };
-    rig.segments[2].abort_all(cause);
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
-    assert!(matches!(drained, Err(TransportError::Broken { cause: is }) if is == cause));
-    assert_eq!(rig.nodes[0].proxy.error(), None);
-}
-
-#[test]
-fn a_peer_may_be_dropped_while_its_posts_are_on_their_way() {
-    let rig = Rig::new(64, |rank, ends| Box::new(LoopCarrier::new(rank, ends.to_vec(), Some(3))));
-    rig.deliver(0, 1, (0, REGION), (0, matched(1), 1));
-    let Rig { mut nodes, mut segments } = rig;
-    nodes[0].proxy.step();
-    nodes.truncate(1);
-    segments.truncate(0);
-    nodes[0].proxy.drain(Deadline::never()).unwrap();
 }

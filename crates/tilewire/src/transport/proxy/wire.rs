@@ -8,7 +8,11 @@
 //! operation's word, has `delta` 0: the new word then travels as one more counted part, the *mail*, which lands on the
 //! line itself. Nothing depends on the order of a carrier, and nothing on the sender's address.
 //!
-//! A sender has at most one delivery per line under way, so one count per line is enough.
+//! A sender has at most one delivery per line under way, so one count per line is enough. The receiver may be told of
+//! several in one poll, because it learns of a delivery when it looks, and the sender may learn first that it is
+//! delivered. Then all parts of the first come before those of the second ([`Carrier`](super::Carrier)). A carrier that
+//! breaks this is found if the two notices differ. If they are equal, the order makes no difference: parts of the second
+//! are only on their way when the first is complete in memory.
 //!
 //! Mail has one place per line, and a sender does not learn when the receiver has read it. So the word after a mailed one
 //! may be mailed only when the receiver has answered the first. All schedules wait for that answer: they reuse a slot
@@ -46,7 +50,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    fn find(all: &[Lines], line: u64) -> Option<&Lines> {
+    pub(super) fn find(all: &[Lines], line: u64) -> Option<&Lines> {
         all.iter().find(|lines| lines.numbers.contains(&line))
     }
 }
@@ -102,8 +106,9 @@ impl Announced {
 /// The receiver's end: counts the parts of deliveries and moves this rank's slots.
 pub(super) struct Arrivals {
     segment: Memory,
-    /// The lines that posts may move.
+    /// The lines that posts of others may move, and those that flushes of this rank may.
     lines: Vec<Lines>,
+    flushed: Vec<Lines>,
     /// By line: the notice of the delivery under way, and how many of its parts have arrived.
     counts: HashMap<u64, (u32, u8)>,
     /// By line: mails that have arrived.
@@ -111,8 +116,26 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    pub(super) fn new(segment: Memory, lines: Vec<Lines>) -> Arrivals {
-        Arrivals { segment, lines, counts: HashMap::new(), mails: HashMap::new() }
+    pub(super) fn new(segment: Memory, lines: Vec<Lines>, flushed: Vec<Lines>) -> Arrivals {
+        Arrivals { segment, lines, flushed, counts: HashMap::new(), mails: HashMap::new() }
+    }
+
+    /// True if flushes may move this line.
+    pub(super) fn may_flush(&self, line: u64) -> bool {
+        Lines::find(&self.flushed, line).is_some()
+    }
+
+    /// Moves a slot of this rank for a flush of posts to a peer, whose sources have been read. The line has been checked.
+    pub(super) fn flush(&self, peer: usize, line: u64, word: u64) -> Result<(), ProxyError> {
+        let slot = self::word(&self.segment, line as usize * LINE);
+        // Relaxed: only this proxy writes the slot.
+        let last = slot.load(Ordering::Relaxed);
+        if word <= last {
+            return Err(ProxyError::Backwards { peer, line, word, last });
+        }
+        // Release: whoever waits for this value overwrites the sources after the carrier has read them.
+        slot.store(word, Ordering::Release);
+        Ok(())
     }
 
     /// One write has arrived with this notice. Returns true if it was the last of its delivery: a slot has moved.
@@ -181,7 +204,7 @@ mod tests {
     #[test]
     fn small_steps_large_jumps_and_other_operations_arrive_as_they_were_sent() {
         let segment = Memory::zeroed_shared(8 * LINE);
-        let (mut sent, mut arrivals) = (Announced::default(), Arrivals::new(segment.clone(), lines()));
+        let (mut sent, mut arrivals) = (Announced::default(), Arrivals::new(segment.clone(), lines(), Vec::new()));
         let matched = |count: u64, operation: u64| count << COUNT_SHIFT | operation;
         let of = |line: u64| word(&segment, line as usize * LINE).load(Ordering::Relaxed);
         for (line, x, parts, mailed) in [
@@ -206,7 +229,7 @@ mod tests {
     #[test]
     fn lines_do_not_disturb_each_other_and_mixed_deliveries_are_refused() {
         let segment = Memory::zeroed_shared(8 * LINE);
-        let (mut sent, mut arrivals) = (Announced::default(), Arrivals::new(segment.clone(), lines()));
+        let (mut sent, mut arrivals) = (Announced::default(), Arrivals::new(segment.clone(), lines(), Vec::new()));
         let of = |line: u64| word(&segment, line as usize * LINE).load(Ordering::Relaxed);
         let a = sent.next(&lines(), (1, 4), 1, 2).unwrap().notice;
         let b = sent.next(&lines(), (1, 5), 9, 2).unwrap().notice;

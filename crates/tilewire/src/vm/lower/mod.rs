@@ -13,8 +13,8 @@ mod strip;
 use super::code::{Access, Code, Input, Opcode, Poll, PostRef, RoleCode, SlotRef};
 use super::error::PrepareError;
 use crate::ir::{
-    Base, BinaryOp, Def, Entity, Inst, Kernel, Notice, Op, Param, ParamId, Place, PostSpan, QuickMap, Region, RoleId,
-    Shape, Slot, Special, Type, Uniform, Value, ring,
+    Base, BinaryOp, Def, Entity, Inst, Kernel, Notice, NoticeKind, Op, Param, ParamId, Place, PostSpan, QuickMap,
+    Region, RoleId, Shape, Slot, Special, Type, Uniform, Value, ring,
 };
 use crate::tensor::{Arg, Memory};
 
@@ -376,15 +376,16 @@ impl<'k> RoleLowering<'k> {
     fn post(&mut self, inst: Inst, param: ParamId, peer: Value, span: Option<&PostSpan>, notice: Option<&Notice>) {
         let Arg::Queue(bound) = &self.args[param.index()] else { unreachable!("the launch checked the ring") };
         let capacity = bound.capacity().expect("the launch checked the ring");
-        let parts = notice.map(|notice| (notice.parts, notice.credit));
+        let parts = notice.map(|notice| (notice.parts, notice.kind));
         let head = ring::head(bound.target(), span.is_some(), parts);
         let operation = self.operations(param).map(|of| of[0]);
         let peer = self.reg(peer);
         let span = span.map(|PostSpan { src, dst, bytes }| {
             (self.uniform_access(inst, src, 1) as u32, self.reg(*dst), self.reg(*bytes))
         });
-        let notice =
-            notice.map(|&Notice { slot, x, credit, .. }| (self.reg(slot), self.reg(x), operation.filter(|_| !credit)));
+        let notice = notice.map(|&Notice { slot, x, kind, .. }| {
+            (self.reg(slot), self.reg(x), operation.filter(|_| kind == NoticeKind::Data))
+        });
         let (queue, at) = (self.first[param.index()], self.kernel.line(inst).clone());
         self.code.posts.push(PostRef { queue, capacity, head, peer, span, notice, at });
         self.emit(Opcode::Post, [0; 4], self.code.posts.len() as i32 - 1);

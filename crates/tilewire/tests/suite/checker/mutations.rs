@@ -124,8 +124,55 @@ fn a_bulk_pipeline_is_clean_and_its_mutants_are_not() {
 }
 
 /// Mutations that need posts.
-pub const OF_POSTS: [Mutation; 4] =
-    [Mutation::NoticeBeforeData, Mutation::PostBeforePut, Mutation::WrongLine, Mutation::PartsOffByOne];
+pub const OF_POSTS: [Mutation; 8] = [
+    Mutation::NoticeBeforeData,
+    Mutation::PostBeforePut,
+    Mutation::WrongLine,
+    Mutation::PartsOffByOne,
+    Mutation::OutboxReused,
+    Mutation::OvertakingSignal,
+    Mutation::EarlyFlush,
+    Mutation::UnheldNotice,
+];
+
+/// A role delivers twice for one slot, and overwrites what it delivered after a flush.
+fn twice_and_flushed() -> Plan {
+    let [ring, source, inbox] = [64, 16, 16].map(Memory::zeroed);
+    let slots = [Memory::zeroed(4 * 128), Memory::zeroed(4 * 128)];
+    let send = kernel("twice", |k| {
+        let (wire, source) = (k.queue("wire", &ring), k.region("source", std::slice::from_ref(&source)));
+        let own = k.slots("own", &slots[..1], 128);
+        k.main(|r| {
+            r.each(2, |i| source.put(0, i * 8, 7u64));
+            let part = |n: i64| [(source.bank(0).part(n * 8, 8), r.constant(n * 8), r.constant(8i64))];
+            r.deliver(wire, 1, &part(0), 1, 1);
+            r.deliver(wire, 1, &part(1), 1, 2);
+            r.post_flush(wire, 1, 3, 1);
+            r.wait(own.slot(0, 3), 1);
+            r.each(2, |i| source.put(0, i * 8, 8u64));
+        });
+    });
+    let out = Tensor::<u64>::zeros(2);
+    let receive = kernel("takes two", |k| {
+        let (inbox, out) = (k.region("inbox", std::slice::from_ref(&inbox)), k.output(&out));
+        let slots = k.slots("slots", &slots[1..], 128);
+        k.main(|r| {
+            r.wait(slots.slot(0, 1), 2);
+            r.each(2, |i| out.store(i, inbox.get::<u64>(0, i * 8)));
+        });
+    });
+    let mut plan = plan(&[vec![send.unwrap(), receive.unwrap()]]);
+    plan.route(&ring, 0, &inbox.part(0, 0), &slots[0], 128).route(&ring, 1, &inbox, &slots[1], 128);
+    plan
+}
+
+#[test]
+fn notices_for_one_slot_and_flushes_are_clean_and_their_mutants_are_not() {
+    let seen = caught(&twice_and_flushed());
+    for wanted in [Mutation::UnheldNotice, Mutation::EarlyFlush, Mutation::DropWait, Mutation::WrongLine] {
+        assert!(seen.contains(&wanted), "{wanted} applies nowhere");
+    }
+}
 
 #[test]
 fn a_pipeline_of_posts_is_clean_and_its_mutants_are_not() {
@@ -133,10 +180,11 @@ fn a_pipeline_of_posts_is_clean_and_its_mutants_are_not() {
     let both =
         [DropWait, DropCreditWait, ReusedSlot, OffByOneCredit, PutTooFar, SharedTail, Mutation::AcquireToRelaxed];
     let delivered = [Mutation::NoticeBeforeData, Mutation::PartsOffByOne];
-    let signalled = [Mutation::SignalBeforePut, Mutation::ReleaseToRelaxed];
-    for (delivers, own, others) in [(true, delivered, signalled), (false, signalled, delivered)] {
+    let signalled = [Mutation::SignalBeforePut, Mutation::ReleaseToRelaxed, Mutation::OvertakingSignal];
+    for (delivers, own, others) in [(true, &delivered[..], &signalled[..]), (false, &signalled[..], &delivered[..])] {
         let seen = caught(&posted_pair(delivers));
-        for wanted in both.into_iter().chain(own).chain([Mutation::PostBeforePut, Mutation::WrongLine]) {
+        let always = [Mutation::PostBeforePut, Mutation::WrongLine, Mutation::OutboxReused];
+        for wanted in both.into_iter().chain(own.iter().copied()).chain(always) {
             assert!(seen.contains(&wanted), "{wanted} applies nowhere");
         }
         assert!(others.iter().all(|other| !seen.contains(other)), "{seen:?}");

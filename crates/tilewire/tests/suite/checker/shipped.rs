@@ -54,8 +54,38 @@ fn every_posted_schedule_is_clean_and_decided() {
     }
 }
 
+/// `direct` into windows of far peers, through outboxes and from inputs, and two staged schedules.
+/// `tilewire check all --mutate all` has the others.
+#[test]
+fn mutations_of_posted_schedules_are_caught() {
+    use Mutation::{EarlyFlush, NoticeBeforeData, OutboxReused, PartsOffByOne, PostBeforePut, WrongLine};
+    let (mut missed, mut seen) = (Vec::new(), Vec::new());
+    let settings = Settings { first_fault: true, ..Settings::default() };
+    for (ranks, blocks) in [(2, 2), (3, 1)] {
+        let is_wanted = |name: &str| name.starts_with("direct") || name.starts_with("staged,");
+        for case in posted(ranks, blocks).into_iter().filter(|case| is_wanted(&case.name)) {
+            let plan = case.plan().unwrap();
+            for &mutation in Mutation::all() {
+                for mutant in plan.mutants(mutation) {
+                    seen.push(mutation);
+                    if mutant.verify(&settings).is_clean() {
+                        missed.push(format!(
+                            "{} {} ({ranks} ranks, {blocks} blocks): {mutant}",
+                            case.collective, case.name
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{} made, not caught:\n{}", seen.len(), missed.join("\n"));
+    for wanted in [EarlyFlush, NoticeBeforeData, OutboxReused, PartsOffByOne, PostBeforePut, WrongLine] {
+        assert!(seen.contains(&wanted), "{wanted} applies nowhere");
+    }
+}
+
 /// Schedules that posts carry, and those in two levels of each arrangement of domains.
-const POSTED: usize = 14;
+const POSTED: usize = 14 + 12;
 const TWO_LEVEL: usize = 6;
 
 /// Two domains of three ranks, and relays with several chunks to pass on in one lane.

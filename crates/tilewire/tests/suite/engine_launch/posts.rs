@@ -1,13 +1,14 @@
 //! Posts of the CPU engine: what an entry says, which spans are refused, and what a full ring does.
 
-use crate::engine_launch::{SOON, impatient, prepared};
+use crate::engine_launch::{SOON, impatient, prepared, slots};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::Traced;
-use tilewire::ir::matching;
 use tilewire::ir::ring::{Posted, PostedNotice, PostedSpan};
+use tilewire::ir::{NoticeKind, matching};
 use tilewire::tensor::{Between, Part, Purpose, Ring};
-use tilewire::vm::{LaunchError, Prepared};
-use tilewire::{Memory, Scalar, kernel};
+use tilewire::vm::{LaunchError, Prepared, Settings, StorePolicy};
+use tilewire::{Memory, Scalar, Tensor, kernel};
+use tilewire_testkit::ranks::words;
 
 /// All entries that are there.
 fn taken(ring: &Ring) -> Vec<Posted> {
@@ -18,8 +19,8 @@ fn address(memory: &Memory) -> u64 {
     memory.start().as_ptr() as u64
 }
 
-fn notice(slot: u64, value: u64, parts: u8, credit: bool) -> Option<PostedNotice> {
-    Some(PostedNotice { slot, value, parts, credit })
+fn notice(slot: u64, value: u64, parts: u8, kind: NoticeKind) -> Option<PostedNotice> {
+    Some(PostedNotice { slot, value, parts, kind })
 }
 
 #[test]
@@ -37,6 +38,7 @@ fn every_field_of_a_post_is_in_its_entry() {
             r.deliver(queue, peer, &[(second, zero, eight)], 22, 3);
             r.post_signal(queue, peer, 23, 4);
             r.post_credit(queue, peer, 24, 5);
+            r.post_flush(queue, peer, 25, 6);
         });
     });
     prepared(&traced.expect("traces")).run().expect("runs");
@@ -47,14 +49,36 @@ fn every_field_of_a_post_is_in_its_entry() {
         taken(&ring),
         [
             entry(7, span(first + 16, 1 << 40, 13), None),
-            entry(8, span(second, 0, 256), notice(21, 1 << 50, 2, false)),
-            entry(8, span(second + 200, 4096, 8), notice(21, 1 << 50, 2, false)),
-            entry(7, span(second + 200, 0, 8), notice(22, 3, 1, false)),
-            entry(7, None, notice(23, 4, 1, false)),
-            entry(7, None, notice(24, 5, 1, true)),
+            entry(8, span(second, 0, 256), notice(21, 1 << 50, 2, NoticeKind::Data)),
+            entry(8, span(second + 200, 4096, 8), notice(21, 1 << 50, 2, NoticeKind::Data)),
+            entry(7, span(second + 200, 0, 8), notice(22, 3, 1, NoticeKind::Data)),
+            entry(7, None, notice(23, 4, 1, NoticeKind::Data)),
+            entry(7, None, notice(24, 5, 1, NoticeKind::Credit)),
+            entry(7, None, notice(25, 6, 1, NoticeKind::Flush)),
         ]
     );
 }
+
+/// Also one whose number has more bits than the field for it.
+#[test]
+fn a_peer_that_does_not_exist_reaches_the_proxy_as_such() {
+    let (ring, peer) = (Ring::new(1), Scalar::new(0i64));
+    let traced = kernel("nobody", |k| {
+        let queue = k.queue("wire", ring.queue(9));
+        k.main(|r| r.post_signal(queue, r.scalar(&peer), 3, 4));
+    });
+    let mut op = prepared(&traced.expect("traces"));
+    for (number, is) in
+        NOBODY.into_iter().map(|number| (number, u32::MAX)).chain([(1, 1), (i64::from(u32::MAX) - 1, u32::MAX - 1)])
+    {
+        peer.set(number);
+        op.run().expect("runs");
+        let posted = Posted { peer: is, target: 9, span: None, notice: notice(3, 4, 1, NoticeKind::Data) };
+        assert_eq!(taken(&ring), [posted], "peer {number}");
+    }
+}
+
+const NOBODY: [i64; 6] = [1 << 32, (1 << 32) + 1, i64::MAX, i64::MIN, i64::MIN + 1, -1];
 
 /// Posts `count` bytes from byte `start` of 100.
 fn span_of((start, count): (i64, i64), ring: &Ring) -> (Result<(), LaunchError>, u64) {
@@ -174,7 +198,46 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
     }
 }
 
-/// As a signal's word does. Credits carry none, and neither does a queue of no transport.
+/// What the stores of a role have put around the cache when its post is taken.
+#[test]
+fn data_streamed_around_the_cache_is_there_when_its_post_is() {
+    const WORDS: usize = 20_001;
+    const TURNS: u64 = 200;
+    let (ring, staging, (free, bank)) = (Ring::new(1), Tensor::<u64>::zeros(WORDS), slots(1));
+    let traced = kernel("stream", |k| {
+        let (staging, free) = (k.inout(&staging), k.slots("free", &bank, 8));
+        let queue = k.queue("wire", ring.queue(1));
+        k.main(|r| {
+            r.for_(1..TURNS + 1, |turn| {
+                r.wait(free.slot(0, 0), turn - 1);
+                r.each(WORDS, |i| staging.store(i, turn.cast::<u64>()));
+                r.post_signal(queue, 1, 0, turn);
+            });
+        });
+    });
+    let settings = Settings { stores: StorePolicy { from: 1, ..StorePolicy::default() }, ..Settings::default() };
+    let traced = traced.expect("traces");
+    let mut op = Prepared::with(&traced.kernel, &traced.args, settings).expect("prepares");
+    let (seen, free) = (words(staging.memory()), words(free.memory()));
+    std::thread::scope(|threads| {
+        // Takes posts as a proxy does, and looks at what they are about.
+        let proxy = threads.spawn(|| {
+            for turn in 1..=TURNS {
+                while ring.is_empty() {
+                    std::hint::spin_loop();
+                }
+                assert_eq!(taken(&ring)[0].notice.map(|notice| notice.value), Some(turn));
+                let old = seen.iter().filter(|word| word.load(Ordering::Relaxed) != turn).count();
+                free[0].store(turn, Ordering::Release);
+                assert_eq!(old, 0, "of {WORDS} words are older than the post of turn {turn}");
+            }
+        });
+        op.run().expect("runs");
+        proxy.join().expect("takes");
+    });
+}
+
+/// As a signal's word does. Credits and flushes carry none, and neither does a queue of no transport.
 #[test]
 fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
     let purpose = Purpose::Transfer { part: Part::Tail, from: 0, to: 1 };
@@ -193,11 +256,12 @@ fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
                 r.deliver(queue, 1, &[(source.bank(0), r.constant(0), r.constant(8))], 6, 11);
                 r.post_signal(queue, 1, 6, 12);
                 r.post_credit(queue, 1, 6, 13);
+                r.post_flush(queue, 1, 7, 14);
             });
         });
         prepared(&traced.expect("traces")).run().expect("runs");
         let values: Vec<u64> = taken(&ring).iter().map(|entry| entry.notice.expect("a notice").value).collect();
         let word = |count: u64| stamp.map_or(count, |stamp| matching::word(count, stamp));
-        assert_eq!(values, [word(11), word(12), 13], "operation {operation:?}");
+        assert_eq!(values, [word(11), word(12), 13, 14], "operation {operation:?}");
     }
 }

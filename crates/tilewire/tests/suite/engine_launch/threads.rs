@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use tilewire::hook::Traced;
-use tilewire::ir::Access;
 use tilewire::ir::ring::{Posted, PostedNotice};
+use tilewire::ir::{Access, NoticeKind};
 use tilewire::tensor::{ReachableFrom, Ring, bytes_of};
 use tilewire::vm::{LaunchError, PrepareError, Prepared};
 use tilewire::{Memory, Tensor, kernel};
@@ -76,6 +76,6 @@ fn another_thread_empties_the_ring_that_kernels_fill() {
     let traced = traced.unwrap();
     Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
     let (first, second) = elsewhere(move || (ring.pop(), ring.pop()));
-    let notice = Some(PostedNotice { slot: 5, value: 9, parts: 1, credit: false });
+    let notice = Some(PostedNotice { slot: 5, value: 9, parts: 1, kind: NoticeKind::Data });
     assert_eq!((first, second), (Some(Ok(Posted { peer: 1, target: 3, span: None, notice })), None));
 }

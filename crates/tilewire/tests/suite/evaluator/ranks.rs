@@ -3,10 +3,10 @@
 use super::{bytes, elements};
 use tilewire::check::{
     self, Access as Touch, AccessKind, Actor, Arrivals, Bank, Binding, Bound, Descriptor, EvalError, Memories,
-    MemoryId, Network, Observer, Options, PeerRoute, SlotRef, SlotSet, Wanted, World,
+    MemoryId, Network, Observer, Options, PeerRoute, Plan, Settings, SlotRef, SlotSet, Wanted, World,
 };
-use tilewire::ir::{Access, Inst, Kernel, Notice, Op, PostSpan, Special, Type};
-use tilewire::{Arg, Tensor};
+use tilewire::ir::{Access, Inst, Kernel, Notice, NoticeKind, Op, PostSpan, Special, Type};
+use tilewire::{Arg, Memory, Tensor};
 use tilewire_testkit::programs::Writer;
 use tilewire_testkit::programs::writer::at;
 
@@ -26,7 +26,7 @@ fn exchange() -> Kernel {
         let peer = c.binary(tilewire::ir::BinaryOp::Sub, one, rank);
         let span = Some(PostSpan { src: at(staging, eight), dst: zero, bytes: eight });
         c.run(Op::Post { queue, peer, span, notice: None });
-        let notice = Some(Notice { slot: one, x: value, parts: 1, credit: false });
+        let notice = Some(Notice { slot: one, x: value, parts: 1, kind: NoticeKind::Data });
         c.run(Op::Post { queue, peer, span: None, notice });
         c.wait(slots, one, value);
         let x = c.get(region, zero, Type::U64);
@@ -85,6 +85,40 @@ fn a_network_may_take_its_time() {
     check::launch(&ranks, &mut world, &mut check::Unobserved, Options::default()).unwrap();
     let seen = outs.iter().map(|&out| elements::<u64>(world.memories.bytes(out))[0]).collect::<Vec<_>>();
     assert_eq!(seen, [11, 10]);
+}
+
+/// A flush moves a slot of the poster, after its earlier posts to that peer were carried out.
+#[test]
+fn a_flush_moves_a_slot_of_its_own_rank() {
+    let traced = |source: &Memory, ring: &Memory, own: &Memory| {
+        tilewire::kernel("flush", |k| {
+            let (queue, source) = (k.queue("wire", ring), k.region("source", std::slice::from_ref(source)));
+            let sent = k.slots("sent", std::slice::from_ref(own), 8);
+            k.main(|r| {
+                source.put(0, 0, 7u64);
+                r.post(queue, 1, source.bank(0), 0, 8);
+                r.post_flush(queue, 1, 1, 5);
+                r.wait(sent.slot(0, 1), 5);
+                source.put(0, 0, 8u64);
+            });
+        })
+        .unwrap()
+    };
+    let [source, ring, own, far, theirs] = [8, 64, 16, 8, 16].map(Memory::zeroed);
+    let idle = tilewire::kernel("idle", |k| k.main(|_| {})).unwrap();
+    let plan = |is_routed: bool| {
+        let traced = traced(&source, &ring, &own);
+        let mut plan = Plan::new(2);
+        plan.launch(&[(&traced.kernel, &traced.args[..]), (&idle.kernel, &idle.args[..])]);
+        plan.route(&ring, 1, &far, &theirs, 8);
+        if is_routed {
+            plan.route(&ring, 0, &far.part(0, 0), &own, 8);
+        }
+        plan.verify(&Settings::default())
+    };
+    assert!(plan(true).is_clean(), "{}", plan(true));
+    let without = plan(false).to_string();
+    assert!(without.contains("routes to itself"), "{without}");
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn every_op_of_the_whole_group_is_refused_in_an_each() {
                 queue,
                 peer: zero,
                 span: Some(PostSpan { src: at(p.bytes, zero), dst: zero, bytes: zero }),
-                notice: Some(Notice { slot: zero, x, parts: 1, credit: false }),
+                notice: Some(Notice { slot: zero, x, parts: 1, kind: NoticeKind::Data }),
             },
         ]
     });

@@ -88,9 +88,17 @@ fn every_complaint_about_operands() {
             queue: p.x,
             peer: i,
             span: None,
-            notice: Some(Notice { slot: i, x, parts: 1, credit: false }),
+            notice: Some(Notice { slot: i, x, parts: 1, kind: NoticeKind::Data }),
         });
     });
+    for (kind, what) in [(NoticeKind::Credit, "a credit has no bytes"), (NoticeKind::Flush, "a flush has no bytes")] {
+        complains(what, |c, p| {
+            let (i, x, queue) =
+                (c.int(0), c.constant(Type::U64, 1), c.builder.param(Param::Queue { name: "wire".into() }));
+            let span = Some(PostSpan { src: at(p.bytes, i), dst: i, bytes: i });
+            c.run(Op::Post { queue, peer: i, span, notice: Some(Notice { slot: i, x, parts: 1, kind }) });
+        });
+    }
     complains("p0 is not a slots parameter", |c, p| {
         let (i, x) = (c.int(0), c.constant(Type::U64, 1));
         c.run(Op::Wait { slot: slot(p.x, i), x });

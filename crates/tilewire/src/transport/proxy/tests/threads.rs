@@ -4,11 +4,11 @@ use super::*;
 use crate::transport::doorbell::Doorbell;
 use std::time::Instant;
 
-/// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do on
-/// a bell of their own.
 /// Proxies with their threads, queues, windows and segments, by rank.
 type Served = (Vec<Arc<Proxy>>, Vec<Queue>, Vec<Memory>, Vec<SegmentSet>, Vec<ProxyThread>);
 
+/// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do on
+/// a bell of their own.
 fn served(rig: Rig) -> Served {
     let Rig { nodes, segments } = rig;
     let (mut proxies, mut queues, mut outboxes) = (Vec::new(), Vec::new(), Vec::new());
@@ -29,7 +29,7 @@ fn push_to(queue: &Queue, post: &Posted) {
 }
 
 fn signal_of(line: u64, word: u64) -> Posted {
-    let notice = PostedNotice { slot: line, value: word, parts: 1, credit: false };
+    let notice = PostedNotice { slot: line, value: word, parts: 1, kind: NoticeKind::Data };
     Posted { peer: 1, target: 0, span: None, notice: Some(notice) }
 }
 
@@ -104,6 +104,16 @@ fn a_thread_that_finds_an_error_tells_all_ranks() {
 struct Panics;
 
 impl Carrier for Panics {
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, _: &Memory) -> bool {
+        false
+    }
+
     fn write(&mut self, _: &Write<'_>) -> Result<bool, ProxyError> {
         Ok(true)
     }

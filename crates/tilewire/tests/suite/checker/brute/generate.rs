@@ -2,7 +2,7 @@
 //! party, a handover between the two is added, mostly. So most programs are almost right.
 
 use super::program::{Cut, PACKETS, Party, Place, Program, SLOTS, Small, Span, Told, Touch, WORDS};
-use tilewire::ir::{Access, Order, Scope};
+use tilewire::ir::{Access, NoticeKind, Order, Scope};
 use tilewire_testkit::random::Random;
 
 /// What a program may have beside loads, stores, signals and waits.
@@ -187,9 +187,27 @@ impl Story<'_> {
         if self.random.once_in(2) {
             self.push(to, Small::Plain(Touch { at: Place::Word(span.to), write: None }));
         }
+        if self.random.once_in(3) {
+            self.refill(party, span.from);
+        }
         // Whoever comes after the copy comes after the one who waited for it.
         self.touched[span.from].push(to);
         self.touched[span.to] = vec![to];
+    }
+
+    /// A party flushes what it has posted, waits for that, mostly, and overwrites a word.
+    fn refill(&mut self, party: usize, word: usize) {
+        let slot = self.random.below(SLOTS);
+        self.slots[slot] += 1;
+        let told = Told { slot, value: self.slots[slot], kind: NoticeKind::Flush };
+        let peer = self.peer();
+        self.push(party, Small::Post { peer, span: None, notice: Some(told) });
+        if !self.random.once_in(6) {
+            // Sometimes the wait is another party's, which overwrites it.
+            let to = if self.random.once_in(4) { self.random.below(self.parties.len()) } else { party };
+            self.push(to, Small::Wait { slot, value: told.value });
+            self.push(to, Small::Plain(Touch { at: Place::Word(word), write: Some(9) }));
+        }
     }
 
     /// A party posts bytes, and a notice of them.
@@ -197,7 +215,7 @@ impl Story<'_> {
         let mut peer = self.peer();
         let slot = if self.random.once_in(2) { self.random.below(SLOTS) } else { party % SLOTS };
         self.slots[slot] += 1;
-        let mut told = Told { slot, value: self.slots[slot], credit: false };
+        let mut told = Told { slot, value: self.slots[slot], kind: NoticeKind::Data };
         if !self.random.once_in(3) {
             self.push(party, Small::Post { peer, span: Some(span), notice: Some(told) });
             return told;
@@ -210,7 +228,11 @@ impl Story<'_> {
         if self.random.once_in(8) {
             peer = self.peer();
         }
-        told.credit = self.random.once_in(6);
+        match self.random.below(12) {
+            0 | 1 => told.kind = NoticeKind::Credit,
+            2 => told.kind = NoticeKind::Flush,
+            _ => {}
+        }
         self.push(party, Small::Post { peer, span: None, notice: Some(told) });
         told
     }
@@ -341,8 +363,12 @@ impl Story<'_> {
     fn signalling(&mut self, slot: usize, value: u64) -> Small {
         match self.features.posts && self.random.once_in(4) {
             true => {
-                let credit = self.features.credits && self.random.once_in(2);
-                Small::Post { peer: self.peer(), span: None, notice: Some(Told { slot, value, credit }) }
+                let kind = match self.features.credits && self.random.once_in(2) {
+                    true if self.random.once_in(3) => NoticeKind::Flush,
+                    true => NoticeKind::Credit,
+                    false => NoticeKind::Data,
+                };
+                Small::Post { peer: self.peer(), span: None, notice: Some(Told { slot, value, kind }) }
             }
             false => Small::Signal { slot, value, credit: self.features.credits && self.random.once_in(2) },
         }

@@ -6,15 +6,18 @@
 //! - A delivery (a notice with bytes) is told when all its parts have arrived.
 //! - A signal (a notice without bytes) is told when all that its party had posted to the peer has arrived.
 //! - A credit is told when it likes.
+//! - A flush is told when all that its party had posted to the peer has been read.
 //! - And each of them only after what the party had posted before for the same slot of the same peer.
 //!
 //! Whoever sets the slot knows what the poster knew, what had to arrive, and what of the poster's posts to the peer was over for it. What is
-//! told is all that, of a credit only what is over: as by a plain signal or credit.
+//! told is all that, of a credit and a flush only what is over: as by a plain signal or credit. For whoever sets the slot of a flush, the reads
+//! that it waited for are over, and nothing else of them.
 
 use super::events::Events;
 use super::interleave::Shown;
 use super::program::{Place, Program, Small, Span, Told};
 use super::steps::{Known, Posted, State, Trail, World, set_half};
+use tilewire::ir::NoticeKind;
 
 /// A post, taken apart.
 #[derive(Clone)]
@@ -63,7 +66,11 @@ impl World<'_> {
         let Some(Parts { copies, notice: Some((_, me)), .. }) = before.pop() else { return 0 };
         let for_slot = |parts: &Parts| parts.notice.filter(|(_, told)| told.slot == me.slot).map(|(event, _)| event);
         let notices = before.iter().filter_map(for_slot);
-        let is_signal = copies.is_empty() && !me.credit;
+        if me.kind == NoticeKind::Flush {
+            let reads = before.iter().flat_map(|parts| &parts.copies).map(|(read, _)| *read);
+            return reads.chain(notices).fold(0, |all, event| all | 1 << event);
+        }
+        let is_signal = copies.is_empty() && me.kind == NoticeKind::Data;
         let covered = before.iter().filter(|_| is_signal).flat_map(|parts| &parts.copies).chain(&copies);
         covered.map(|(read, _)| read + 1).chain(notices).fold(0, |all, event| all | 1 << event)
     }
@@ -96,19 +103,24 @@ impl World<'_> {
             self.happens_to(state, &mut known, event, shown);
             self.happens_to(state, &mut known, event + 1, shown);
             self.copy(state, event + 1, *from, *to);
-        } else if let Some((_, Told { slot, value, credit })) = notice {
+        } else if let Some((_, Told { slot, value, kind })) = notice {
             let teller = self.tellers.iter().position(|&teller| teller == (of, peer, slot)).expect("it is one");
             let actor = self.program.parties.len() + teller;
             let before = self.to_peer(state, of, number);
             let copied = self.copied(&before);
             let covered = copied & known.over | self.reads_too(&before, self.needs(state, of, number));
-            // Of a credit nothing is covered: it needs only the notices before it.
             let mut learnt = known;
-            if !credit {
-                learnt.join(Known { visible: covered, over: covered, without_packets: covered });
+            match kind {
+                NoticeKind::Data => learnt.join(Known { visible: covered, over: covered, without_packets: covered }),
+                // Nothing is covered: it needs only the notices before it.
+                NoticeKind::Credit => {}
+                NoticeKind::Flush => {
+                    let reads = before.iter().flat_map(|parts| &parts.copies).fold(0, |all, (read, _)| all | 1 << read);
+                    learnt.join(Known { over: reads, ..Known::default() });
+                }
             }
             state.known[actor].join(learnt);
-            self.signal(state, actor, event, (slot, value, credit), shown);
+            self.signal(state, actor, event, (slot, value, kind != NoticeKind::Data), shown);
         }
         // What nobody asks for any more makes no difference between states.
         let over = |event: usize| state.done & 1 << event != 0;

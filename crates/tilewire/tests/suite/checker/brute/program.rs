@@ -4,7 +4,7 @@ use super::events::bytes;
 use std::fmt;
 use tilewire::check::Plan;
 use tilewire::hook::{Queue, Region, RoleCtx, Slots, Value, View};
-use tilewire::ir::{Access, Order, Scope};
+use tilewire::ir::{Access, NoticeKind, Order, Scope};
 use tilewire::{Memory, Traced, kernel};
 
 pub const WORDS: usize = 2;
@@ -57,7 +57,7 @@ pub enum Cut {
 pub struct Told {
     pub slot: usize,
     pub value: u64,
-    pub credit: bool,
+    pub kind: NoticeKind,
 }
 
 impl Span {
@@ -317,7 +317,12 @@ impl<'t> Memories<'t> {
             })
             .collect();
         match notice {
-            Some(Told { slot, value, credit: true }) => r.post_credit(wire, peer, slot as i64, value as i64),
+            Some(Told { slot, value, kind: NoticeKind::Credit }) => {
+                r.post_credit(wire, peer, slot as i64, value as i64);
+            }
+            Some(Told { slot, value, kind: NoticeKind::Flush }) => {
+                r.post_flush(wire, peer, slot as i64, value as i64);
+            }
             Some(Told { slot, value, .. }) if parts.is_empty() => r.post_signal(wire, peer, slot as i64, value as i64),
             Some(Told { slot, value, .. }) => {
                 let parts: Vec<_> =

@@ -1,6 +1,6 @@
 //! Posts through a network proxy: they happen later, in any order, and a signal covers its own peer only.
 
-use super::Expect::{AnyFault, Fault};
+use super::Expect::{AnyFault, CleanDecided, Fault};
 use super::{Seen, one, plan, settings};
 use tilewire::hook::{Queue, Region, RoleCtx, Slots, View};
 use tilewire::{Memory, Tensor, Traced, kernel};
@@ -15,6 +15,14 @@ seeds! {
     post_signalled_to_another_peer: Fault("race"),
     post_signalled_by_a_plain_signal: Fault("race"),
     post_over_a_slot_that_is_being_read: Fault("race"),
+    source_refilled_after_a_flush: CleanDecided,
+    source_rewritten_by_the_host_after_a_flush: CleanDecided,
+    source_refilled_without_waiting_for_the_flush: Fault("race"),
+    source_refilled_after_a_flush_of_another_peer: Fault("race"),
+    source_refilled_after_a_flush_of_another_role: Fault("race"),
+    source_refilled_after_a_flush_of_an_earlier_post: Fault("race"),
+    flush_for_the_data_at_the_peer: Fault("race"),
+    flush_between_posts_to_one_place: Fault("race"),
 }
 
 /// A wire from rank 0 to rank 1: what rank 0 has to post, and what rank 1 has where it arrives.
@@ -202,4 +210,145 @@ fn post_over_a_slot_that_is_being_read() -> Seen {
         }
     });
     wire.check(&[vec![send, receive]])
+}
+
+/// Posts and flushes to rank 1; the slots from 2 on are the sender's own.
+fn flushed(peers: [i64; 2], launches: i64, is_waited: bool) -> Seen {
+    let (wire, other) = (Wire::new(), Memory::zeroed(4 * 128));
+    let launch = |n: i64| {
+        let send = wire.sender(|r, tx| {
+            tx.source.put(0, 0, 7u64);
+            r.post(tx.queue, peers[0], tx.source.bank(0), n * 8, 8);
+            r.post_signal(tx.queue, peers[0], 0, n + 1);
+            r.post_flush(tx.queue, peers[1], 2, n + 1);
+            if is_waited {
+                r.wait(tx.slots.slot(0, 2), n + 1);
+            }
+            tx.source.put(0, 0, 8u64);
+        });
+        let receive = wire.receiver(|r, region, slots, out| {
+            r.wait(slots.slot(0, 0), n + 1);
+            out.store(0, region.get::<u64>(0, n * 8));
+            if !is_waited {
+                r.wait(slots.slot(0, 2), n + 1);
+            }
+        });
+        vec![send, receive, kernel("idle", |k| k.main(|_| {})).unwrap()]
+    };
+    let mut plan = plan(&(0..launches).map(launch).collect::<Vec<_>>());
+    plan.route(&wire.ring, 0, &wire.region, &wire.slots, 128).route(&wire.ring, 1, &wire.region, &wire.slots, 128);
+    plan.route(&wire.ring, 2, &Memory::zeroed(64), &other, 128).verify(&settings()).into()
+}
+
+fn source_refilled_after_a_flush() -> Seen {
+    flushed([1, 1], 2, true)
+}
+
+fn source_refilled_without_waiting_for_the_flush() -> Seen {
+    flushed([1, 1], 1, false)
+}
+
+fn source_refilled_after_a_flush_of_another_peer() -> Seen {
+    flushed([1, 2], 1, true)
+}
+
+/// Zero-copy: the source is an input, which the host rewrites between launches.
+fn source_rewritten_by_the_host_after_a_flush() -> Seen {
+    let (wire, input) = (Wire::new(), Tensor::<u8>::zeros(8));
+    let launch = |n: i64| {
+        let send = kernel("sender", |k| {
+            let (queue, source) = (k.queue("wire", &wire.ring), k.input(&input));
+            let slots = k.slots("slots", one(&wire.slots), 128);
+            k.main(|r| {
+                r.deliver(queue, 1, &[(source, r.constant(n * 8), r.constant(8i64))], 0, n + 1);
+                r.post_flush(queue, 1, 2, n + 1);
+                r.wait(slots.slot(0, 2), n + 1);
+            });
+        });
+        let receive = wire.receiver(|r, region, slots, out| {
+            r.wait(slots.slot(0, 0), n + 1);
+            out.store(0, region.get::<u64>(0, n * 8));
+        });
+        vec![send.unwrap(), receive]
+    };
+    let mut plan = plan(&[launch(0), launch(1), launch(2)]);
+    plan.route(&wire.ring, 0, &wire.region.part(0, 0), &wire.slots, 128);
+    plan.route(&wire.ring, 1, &wire.region, &wire.slots, 128).verify(&settings()).into()
+}
+
+/// The flush of a role covers its own posts.
+fn source_refilled_after_a_flush_of_another_role() -> Seen {
+    let wire = Wire::new();
+    let send = kernel("sender", |k| {
+        let (queue, source) = (k.queue("wire", &wire.ring), k.region("source", one(&wire.source)));
+        let slots = k.slots("slots", one(&wire.slots), 128);
+        k.role("post", 1).run(|r| {
+            source.put(0, 0, 7u64);
+            r.post(queue, 1, source.bank(0), 0, 8);
+            r.post_signal(queue, 1, 0, 1);
+            r.signal(slots.slot(0, 3), 1);
+        });
+        k.role("flush", 1).run(|r| {
+            r.wait(slots.slot(0, 3), 1);
+            r.post_flush(queue, 1, 2, 1);
+            r.wait(slots.slot(0, 2), 1);
+            source.put(0, 0, 8u64);
+        });
+    });
+    let mut plan = plan(&[vec![send.unwrap(), wire.takes()]]);
+    plan.route(&wire.ring, 0, &wire.region.part(0, 0), &wire.slots, 128);
+    plan.route(&wire.ring, 1, &wire.region, &wire.slots, 128).verify(&settings()).into()
+}
+
+/// Runs a sender beside a receiver that waits once, and reads words 0 and 1 if it is told to.
+fn beside_a_receiver(send: Traced, wire: &Wire, waits_for: (i64, i64)) -> Seen {
+    let receive = wire.receiver(|r, region, slots, out| {
+        r.wait(slots.slot(0, waits_for.0), waits_for.1);
+        out.store(0, region.get::<u64>(0, 0));
+    });
+    let mut plan = plan(&[vec![send, receive]]);
+    plan.route(&wire.ring, 0, &wire.region.part(0, 0), &wire.slots, 128);
+    plan.route(&wire.ring, 1, &wire.region, &wire.slots, 128).verify(&settings()).into()
+}
+
+/// The second post reads the same source, and no flush covers it.
+fn source_refilled_after_a_flush_of_an_earlier_post() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        tx.source.put(0, 0, 7u64);
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post_flush(tx.queue, 1, 2, 1);
+        r.post(tx.queue, 1, tx.source.bank(0), 8, 8);
+        r.post_signal(tx.queue, 1, 0, 1);
+        r.wait(tx.slots.slot(0, 2), 1);
+        tx.source.put(0, 0, 8u64);
+    });
+    beside_a_receiver(send, &wire, (0, 1))
+}
+
+/// A flush says that the source was read, not that the bytes have arrived: the sender tells the peer by a plain signal.
+fn flush_for_the_data_at_the_peer() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        tx.source.put(0, 0, 7u64);
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post_flush(tx.queue, 1, 2, 1);
+        r.wait(tx.slots.slot(0, 2), 1);
+        r.signal(tx.slots.slot(0, 3), 1);
+    });
+    beside_a_receiver(send, &wire, (3, 1))
+}
+
+/// Nor are the writes of posts before and after a flush ordered.
+fn flush_between_posts_to_one_place() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        r.each(2, |i| tx.source.put(0, i * 8, 7u64));
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post_flush(tx.queue, 1, 2, 1);
+        r.wait(tx.slots.slot(0, 2), 1);
+        r.post(tx.queue, 1, tx.source.bank(0).part(8, 8), 0, 8);
+        r.post_signal(tx.queue, 1, 0, 1);
+    });
+    beside_a_receiver(send, &wire, (0, 1))
 }

@@ -1,0 +1,194 @@
+//! Domains, and the memory that is registered with them.
+
+use crate::error::FabricError;
+use crate::provider::Provider;
+use crate::signals::Handlers;
+use crate::sys;
+use std::any::Any;
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// An opened provider. Copies are handles of the same, which is closed with the last of them, and with the last region
+/// and endpoint of it.
+#[derive(Clone)]
+pub struct Domain(pub(crate) Arc<Open>);
+
+pub(crate) struct Open {
+    pub fabric: *mut sys::FidFabric,
+    pub domain: *mut sys::FidDomain,
+    pub provider: Arc<Provider>,
+}
+
+// SAFETY: the domain was asked for with `FI_THREAD_SAFE`: any thread may call its functions at any time.
+unsafe impl Send for Open {}
+// SAFETY: as above.
+unsafe impl Sync for Open {}
+
+impl Domain {
+    /// Opens a provider.
+    ///
+    /// # Errors
+    /// What the provider says.
+    pub fn open(provider: Arc<Provider>) -> Result<Domain, FabricError> {
+        let _handlers = Handlers::keep();
+        let mut open = Open { fabric: null_mut(), domain: null_mut(), provider };
+        let info = open.provider.info_ptr();
+        // SAFETY: the description is the provider's, which lives as long as what is opened from it. What the calls return
+        // is closed when `open` is dropped.
+        unsafe {
+            let functions = open.provider.library().functions();
+            let result = (functions.fabric)((*info).fabric_attr, &mut open.fabric, null_mut());
+            open.provider.check("fi_fabric", result)?;
+            let result = ((*(*open.fabric).ops).domain)(open.fabric, info, &mut open.domain, null_mut());
+            open.provider.check("fi_domain", result)?;
+        }
+        Ok(Domain(Arc::new(open)))
+    }
+
+    /// What it was opened from.
+    pub fn provider(&self) -> &Provider {
+        &self.0.provider
+    }
+
+    /// See [`Endpoint::register`](crate::Endpoint::register).
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        bytes: usize,
+        key: u64,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Region, FabricError> {
+        let provider = self.provider();
+        let chosen = match provider.key_bytes() {
+            _ if !provider.has_chosen_keys() => 0,
+            small @ 1..8 => key & ((1 << (8 * small)) - 1),
+            _ => key,
+        };
+        let place = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: bytes };
+        let mut attr = sys::Roomy::new(sys::MrAttr {
+            mr_iov: &place,
+            iov_count: 1,
+            access: sys::WRITE | sys::READ | sys::REMOTE_WRITE | sys::REMOTE_READ,
+            offset: 0,
+            requested_key: chosen,
+            context: null_mut(),
+            auth_key_size: 0,
+            auth_key: null_mut(),
+            iface: 0,
+            device: 0,
+        });
+        let mut region = null_mut();
+        // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is valid as
+        // the caller promises, since `keep` lives in the region.
+        let result = unsafe {
+            ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), 0, &mut region)
+        };
+        provider.check("fi_mr_regattr", result)?;
+        // SAFETY: the call has filled it.
+        let key = unsafe { (*region).key };
+        let base = if provider.has_virtual_addresses() { start.as_ptr() as u64 } else { 0 };
+        Ok(Region(Arc::new(Registered { region, start, bytes, key, base, domain: self.clone(), keep })))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // SAFETY: regions and endpoints keep the domain, so nothing is left in it. Closed in the reverse order of opening.
+        unsafe {
+            if !self.domain.is_null() {
+                close(&raw mut (*self.domain).fid);
+            }
+            if !self.fabric.is_null() {
+                close(&raw mut (*self.fabric).fid);
+            }
+        }
+    }
+}
+
+/// Closes an object. False if the provider refuses: then the object, and what it uses, must stay.
+///
+/// # Safety
+/// It is open, and nobody uses it afterwards if this returns true.
+pub(crate) unsafe fn close(object: *mut sys::Fid) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { ((*(*object).ops).close)(object) == 0 }
+}
+
+/// Registered memory. Copies are handles of the same.
+#[derive(Clone)]
+pub struct Region(pub(crate) Arc<Registered>);
+
+pub(crate) struct Registered {
+    pub region: *mut sys::FidMr,
+    pub start: NonNull<u8>,
+    pub bytes: usize,
+    key: u64,
+    base: u64,
+    pub domain: Domain,
+    pub keep: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: as for the domain. The memory is not touched through it.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+impl Region {
+    /// The key that a peer needs.
+    pub fn key(&self) -> u64 {
+        self.0.key
+    }
+
+    /// What a peer adds to the offset of a byte: 0, or the address of the first one.
+    pub fn base(&self) -> u64 {
+        self.0.base
+    }
+
+    /// How many bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// True if the `bytes` bytes from `start` on are in it, and the offset of the first.
+    pub fn offset_of(&self, start: *const u8, bytes: usize) -> Option<usize> {
+        let offset = (start as usize).checked_sub(self.0.start.as_ptr() as usize)?;
+        (offset.checked_add(bytes)? <= self.0.bytes).then_some(offset)
+    }
+
+    /// The address of a part, and what the provider calls it.
+    pub(crate) fn part(&self, offset: usize, bytes: usize) -> Result<(*const c_void, *mut c_void), FabricError> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.0.bytes) {
+            return Err(FabricError::Range { offset, bytes, region: self.0.bytes });
+        }
+        // SAFETY: inside of the region, as just checked; the description was filled when it was registered.
+        unsafe { Ok((self.0.start.as_ptr().add(offset).cast_const().cast(), (*self.0.region).mem_desc)) }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // SAFETY: the last handle: no write from it is under way, since those keep one. Writes of peers that come from now
+        // on are refused by the provider.
+        if !unsafe { close(&raw mut (*self.region).fid) } {
+            // Still registered: its memory must stay.
+            std::mem::forget(self.keep.clone());
+        }
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key, which is a secret.
+        write!(f, "Region of {} bytes", self.0.bytes)
+    }
+}
+
+impl std::fmt::Debug for Domain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Domain of {}", self.provider())
+    }
+}

@@ -1,0 +1,318 @@
+//! Providers: what the library has for writing into memory of other processes, and what each of them promises.
+
+use crate::error::FabricError;
+use crate::library::{Library, text};
+use crate::signals::Handlers;
+use crate::sys;
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fmt;
+use std::ptr::null_mut;
+
+/// What is asked for. By default everything that fits, of all providers and on all interfaces.
+#[derive(Clone, Default, Debug)]
+pub struct Query {
+    /// The name of the provider, for example `tcp`, `verbs;ofi_rxm` or `shm`.
+    pub provider: Option<String>,
+    /// The local address to use: a number or a host name.
+    pub address: Option<String>,
+    /// Only what keeps the order of writes to one place. A provider may be slower then.
+    pub ordered: bool,
+}
+
+/// One way to write to other processes: a provider on a device. Endpoints are of the kind `FI_EP_RDM`: reliable, and
+/// connected to any number of peers.
+pub struct Provider {
+    library: Library,
+    info: *mut sys::Info,
+    delivery: bool,
+}
+
+// SAFETY: the description is the owner's alone, and nobody changes it after `list`; the library reads copies of it under
+// its own locks.
+unsafe impl Send for Provider {}
+// SAFETY: as above: through a shared reference it is only read.
+unsafe impl Sync for Provider {}
+
+impl Provider {
+    /// All that fit, best first in the library's opinion.
+    ///
+    /// The first call in a process loads all providers, which takes up to half a second.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn list(library: Library, query: &Query) -> Result<Vec<Provider>, FabricError> {
+        let found = Infos::get(library, query, 0)?;
+        // The same question, for those that can confirm that bytes are in the peer's memory.
+        let confirming: HashSet<[String; 3]> = match Infos::get(library, query, sys::DELIVERY_COMPLETE) {
+            Ok(infos) => infos.each().map(|info| names(info)).collect(),
+            Err(_) => HashSet::new(),
+        };
+        let provider = |info: &sys::Info| {
+            // SAFETY: it copies a description that is valid while `found` is; the copy is this provider's.
+            let copy = unsafe { (library.functions().dup_info)(info) };
+            (!copy.is_null()).then(|| Provider { library, info: copy, delivery: confirming.contains(&names(info)) })
+        };
+        let mut all: Vec<Provider> = Vec::new();
+        for provider in found.each().filter_map(provider) {
+            // Some providers are listed several times.
+            let is_known =
+                |known: &Provider| known.fabric() == provider.fabric() && known.to_string() == provider.to_string();
+            if !all.iter().any(is_known) {
+                all.push(provider);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The library it is of.
+    pub fn library(&self) -> Library {
+        self.library
+    }
+
+    /// Its name: `tcp`, or `tcp;ofi_rxm` for two of them on top of each other.
+    pub fn name(&self) -> String {
+        // SAFETY: a string of the description.
+        unsafe { text(self.fabric_attr().prov_name) }
+    }
+
+    /// Its version.
+    pub fn version(&self) -> (u32, u32) {
+        let version = self.fabric_attr().prov_version;
+        (version >> 16, version & 0xffff)
+    }
+
+    /// The network: a subnet, or a name that only the provider understands.
+    pub fn fabric(&self) -> String {
+        // SAFETY: a string of the description.
+        unsafe { text(self.fabric_attr().name) }
+    }
+
+    /// The device: a network interface, a NIC.
+    pub fn device(&self) -> String {
+        // SAFETY: a string of the description.
+        unsafe { text(self.domain_attr().name) }
+    }
+
+    /// Its capabilities, as in `fi_getinfo(3)`.
+    pub fn caps(&self) -> u64 {
+        self.info().caps
+    }
+
+    /// Bytes of the number that a write may carry to the receiver's queue; 0 if it carries none.
+    pub fn data_bytes(&self) -> usize {
+        self.domain_attr().cq_data_size
+    }
+
+    /// Bytes that it copies while a write is posted, at most.
+    pub fn inject_bytes(&self) -> usize {
+        self.tx_attr().inject_size
+    }
+
+    /// Bytes of one write, at most.
+    pub fn message_bytes(&self) -> usize {
+        self.ep_attr().max_msg_size
+    }
+
+    /// Writes that may be under way.
+    pub fn queue_length(&self) -> usize {
+        self.tx_attr().size
+    }
+
+    /// Bytes of a key.
+    pub fn key_bytes(&self) -> usize {
+        self.domain_attr().mr_key_size
+    }
+
+    /// What it wants of registered memory, as in `fi_mr(3)`.
+    pub fn mr_mode(&self) -> i32 {
+        self.domain_attr().mr_mode
+    }
+
+    /// True if the owner of memory chooses its key.
+    pub fn has_chosen_keys(&self) -> bool {
+        self.mr_mode() & sys::MR_PROV_KEY == 0
+    }
+
+    /// True if peers name bytes of a region by their address at the owner, and not by their offset.
+    pub fn has_virtual_addresses(&self) -> bool {
+        self.mr_mode() & sys::MR_VIRT_ADDR != 0
+    }
+
+    /// True if what is written from must be registered as well.
+    pub fn needs_local_regions(&self) -> bool {
+        self.mr_mode() & sys::MR_LOCAL != 0
+    }
+
+    /// The order of messages that it promises, as in `fi_endpoint(3)`.
+    pub fn message_order(&self) -> u64 {
+        self.tx_attr().msg_order
+    }
+
+    /// True if of two writes to one place the second remains.
+    pub fn keeps_write_order(&self) -> bool {
+        self.message_order() & (sys::ORDER_WAW | sys::ORDER_RMA_WAW) != 0 && self.ep_attr().max_order_waw_size > 0
+    }
+
+    /// True if a completion can mean that the bytes are in the peer's memory.
+    pub fn confirms_delivery(&self) -> bool {
+        self.delivery
+    }
+
+    pub(crate) fn has_text_addresses(&self) -> bool {
+        self.info().addr_format == sys::ADDR_STR
+    }
+
+    pub(crate) fn info_ptr(&self) -> *mut sys::Info {
+        self.info
+    }
+
+    pub(crate) fn check(&self, call: &'static str, result: i32) -> Result<(), FabricError> {
+        match result {
+            0 => Ok(()),
+            _ => self.library.check(call, &self.name(), result),
+        }
+    }
+
+    pub(crate) fn failed(&self, call: &'static str, code: i32) -> FabricError {
+        self.library.failed(call, &self.name(), code)
+    }
+
+    fn info(&self) -> &sys::Info {
+        // SAFETY: allocated by the library for this provider, freed when it is dropped.
+        unsafe { &*self.info }
+    }
+
+    fn tx_attr(&self) -> &sys::TxAttr {
+        // SAFETY: the library allocates a description with all its parts.
+        unsafe { &*self.info().tx_attr }
+    }
+
+    fn ep_attr(&self) -> &sys::EpAttr {
+        // SAFETY: as above.
+        unsafe { &*self.info().ep_attr }
+    }
+
+    fn domain_attr(&self) -> &sys::DomainAttr {
+        // SAFETY: as above.
+        unsafe { &*self.info().domain_attr }
+    }
+
+    fn fabric_attr(&self) -> &sys::FabricAttr {
+        // SAFETY: as above.
+        unsafe { &*self.info().fabric_attr }
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        // SAFETY: it is this provider's, and nothing borrows it: domains keep the provider.
+        unsafe { (self.library.functions().free_info)(self.info) };
+    }
+}
+
+/// One line: name, device, and what decides how it is used.
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}", self.name(), self.device())?;
+        write!(f, ": numbers of {} bytes, injects {}", self.data_bytes(), self.inject_bytes())?;
+        write!(f, ", {} keys", if self.has_chosen_keys() { "chosen" } else { "given" })?;
+        write!(f, ", {}", if self.has_virtual_addresses() { "addresses" } else { "offsets" })?;
+        write!(f, ", {}", if self.keeps_write_order() { "ordered" } else { "unordered" })?;
+        f.write_str(if self.confirms_delivery() { ", confirms delivery" } else { "" })
+    }
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What two descriptions of the same thing have in common: provider, fabric, device.
+fn names(info: &sys::Info) -> [String; 3] {
+    // SAFETY: the library allocates a description with all its parts, and their strings are null or end with a zero byte.
+    unsafe {
+        let (fabric, domain) = (&*info.fabric_attr, &*info.domain_attr);
+        [text(fabric.prov_name), text(fabric.name), text(domain.name)]
+    }
+}
+
+/// A list of descriptions, the library's own.
+struct Infos {
+    library: Library,
+    first: *mut sys::Info,
+}
+
+impl Infos {
+    fn get(library: Library, query: &Query, op_flags: u64) -> Result<Infos, FabricError> {
+        let string = |name: &str| CString::new(name).map_err(|_| FabricError::Name { name: name.to_string() });
+        let name = query.provider.as_deref().map(string).transpose()?;
+        let address = query.address.as_deref().map(string).transpose()?;
+        let hints = Infos::empty(library);
+        if hints.first.is_null() {
+            return Err(library.failed("fi_dupinfo", "any", libc::ENOMEM));
+        }
+        // SAFETY: the library allocates a description with all its parts, zeroed; they are the owner's until it is freed.
+        // The name is allocated as the library does it, which frees it.
+        unsafe {
+            let info = &mut *hints.first;
+            info.caps = sys::MSG | sys::RMA;
+            info.mode = sys::CONTEXT | sys::CONTEXT2;
+            (*info.ep_attr).ep_type = sys::EP_RDM;
+            let domain = &mut *info.domain_attr;
+            domain.threading = sys::THREAD_SAFE;
+            domain.data_progress = sys::PROGRESS_MANUAL;
+            domain.mr_mode =
+                sys::MR_LOCAL | sys::MR_VIRT_ADDR | sys::MR_ALLOCATED | sys::MR_PROV_KEY | sys::MR_ENDPOINT;
+            let tx = &mut *info.tx_attr;
+            tx.op_flags = op_flags;
+            if query.ordered {
+                tx.msg_order = sys::ORDER_WAW | sys::ORDER_RMA_WAW;
+            }
+            if let Some(name) = &name {
+                (*info.fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+        }
+        let mut first = null_mut();
+        let flags = if address.is_some() { sys::SOURCE } else { 0 };
+        let node = address.as_ref().map_or(std::ptr::null(), |address| address.as_ptr());
+        // The first call loads providers.
+        let handlers = Handlers::keep();
+        // SAFETY: all pointers are valid for the call; the list that it returns is the caller's.
+        let result = unsafe {
+            (library.functions().get_info)(library.interface(), node, std::ptr::null(), flags, hints.first, &mut first)
+        };
+        drop(handlers);
+        match result {
+            0 => Ok(Infos { library, first }),
+            _ => {
+                let provider = query.provider.as_deref().unwrap_or("writes with numbers");
+                let at = query.address.as_deref().map_or(String::new(), |address| format!(" at {address}"));
+                let code = result.saturating_neg();
+                Err(FabricError::NoProvider { asked: provider.to_string() + &at, code, words: library.words(code) })
+            }
+        }
+    }
+
+    /// A description without content.
+    fn empty(library: Library) -> Infos {
+        // SAFETY: for null it allocates one.
+        Infos { library, first: unsafe { (library.functions().dup_info)(std::ptr::null()) } }
+    }
+
+    fn each(&self) -> impl Iterator<Item = &sys::Info> {
+        // SAFETY: elements of a list that lives as long as `self`; the last one has no next one.
+        let (first, next) = unsafe { (self.first.as_ref(), |info: &&sys::Info| info.next.as_ref()) };
+        std::iter::successors(first, next)
+    }
+}
+
+impl Drop for Infos {
+    fn drop(&mut self) {
+        if !self.first.is_null() {
+            // SAFETY: the owner's own, and nothing borrows it any more.
+            unsafe { (self.library.functions().free_info)(self.first) };
+        }
+    }
+}

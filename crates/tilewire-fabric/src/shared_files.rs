@@ -1,0 +1,82 @@
+//! The file that the shm provider makes in `/dev/shm` for every endpoint, and leaves there if the process ends without
+//! closing it.
+//!
+//! It is removed when the endpoint is dropped, and when the process ends by itself. A process that is killed by
+//! `SIGKILL`, or by a signal without a handler, leaves it: [`left_behind`] finds those files.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
+
+/// Where they are.
+const FOLDER: &str = "/dev/shm";
+
+/// Files of endpoints that are open, with the process that opened them.
+static OPEN: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+/// The file of one endpoint, if it has one.
+pub(crate) struct SharedFile(Option<PathBuf>);
+
+impl SharedFile {
+    /// That of an endpoint with this address. The provider's addresses are texts: `fi_shm`, a colon, two slashes, and the
+    /// name of the file.
+    pub fn of(address: &[u8]) -> SharedFile {
+        let text = address.split(|&byte| byte == 0).next().and_then(|text| std::str::from_utf8(text).ok());
+        let name = text.and_then(|text| text.strip_prefix("fi_shm://"));
+        let Some(name) = name.filter(|name| owner(name) == Some(std::process::id())) else { return SharedFile(None) };
+        let path = Path::new(FOLDER).join(name);
+        static HOOK: Once = Once::new();
+        // SAFETY: the function may be called at any time until the process ends.
+        HOOK.call_once(|| _ = unsafe { libc::atexit(at_exit) });
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((std::process::id(), path.clone()));
+        SharedFile(Some(path))
+    }
+}
+
+/// After the endpoint was closed, which removes it in most versions.
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        let Some(path) = self.0.take() else { return };
+        std::fs::remove_file(&path).ok();
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, open)| *open != path);
+    }
+}
+
+/// The process ends, and endpoints in statics were not dropped.
+extern "C" fn at_exit() {
+    let Ok(mut open) = OPEN.try_lock() else { return };
+    // A child that was forked has copies of its parent's.
+    let own = open.drain(..).filter(|(process, _)| *process == std::process::id());
+    own.for_each(|(_, path)| _ = std::fs::remove_file(path));
+}
+
+/// Files that processes left behind that no longer exist. Remove them if no other container shares `/dev/shm`: its
+/// processes are not seen here.
+pub fn left_behind() -> Vec<PathBuf> {
+    let Ok(folder) = std::fs::read_dir(FOLDER) else { return Vec::new() };
+    let is_left = |path: &PathBuf| {
+        let process = path.file_name().and_then(|name| owner(name.to_str()?));
+        process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+    };
+    folder.filter_map(|file| Some(file.ok()?.path())).filter(is_left).collect()
+}
+
+/// The process in a name such as `PID:USER:NUMBER`.
+fn owner(name: &str) -> Option<u32> {
+    let mut numbers = name.split(':').map(|number| number.parse::<u32>().ok());
+    let process = numbers.next()??;
+    let rest: Vec<_> = numbers.collect();
+    (rest.len() == 2 && rest.iter().all(Option::is_some)).then_some(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_the_provider_have_an_owner() {
+        assert_eq!(owner("4711:0:3"), Some(4711));
+        for other in ["4711", "4711:0", "4711:0:x", "sem.x", "4711:0:3:1", ":0:3", "../1:0:0"] {
+            assert_eq!(owner(other), None, "{other}");
+        }
+    }
+}

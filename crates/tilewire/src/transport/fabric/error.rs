@@ -1,0 +1,93 @@
+//! Why there is no network.
+#![forbid(unsafe_code)]
+
+use tilewire_fabric::FabricError;
+
+/// A carrier that could not be opened or connected, or memory that it refuses.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// libfabric is absent, or it refuses.
+    Fabric(FabricError),
+    /// No provider passed its trial.
+    NoProvider {
+        /// Those that were tried, and what became of them.
+        tried: Vec<(String, String)>,
+    },
+    /// Ranks chose different providers.
+    Differ {
+        /// This rank, and what it chose.
+        own: (usize, String),
+        /// The other, and what it chose.
+        other: (usize, String),
+    },
+    /// What a rank told of itself, or of its memory, cannot be understood.
+    Card {
+        /// The rank.
+        rank: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Ranks said no hello in time.
+    Silent {
+        /// Those that were not heard.
+        unheard: Vec<usize>,
+        /// Those that did not confirm this rank's hello.
+        unconfirmed: Vec<usize>,
+        /// How long this rank waited, in milliseconds.
+        waited: u64,
+        /// What it was tried with.
+        provider: String,
+    },
+    /// The network to a rank failed while it was connected.
+    Failed {
+        /// The rank, if it is known.
+        peer: Option<usize>,
+        /// What the provider says.
+        what: String,
+    },
+    /// A rank that is not connected.
+    Unconnected {
+        /// The rank.
+        peer: usize,
+    },
+    /// Memory that the host cannot reach.
+    Device,
+    /// The system gives no random numbers.
+    Random {
+        /// What it says.
+        what: String,
+    },
+}
+
+errors! {
+    enum NetworkError {
+        Fabric(error) => "{error}",
+        NoProvider { tried } => { |f| {
+            f.write_str("no provider of libfabric passed its trial:")?;
+            tried.iter().try_for_each(|(name, what)| write!(f, "\n  {name}: {what}"))?;
+            f.write_str("\n(choose one with TILEWIRE_FABRIC_PROVIDER, and its address with TILEWIRE_FABRIC_ADDRESS)")
+        } },
+        Differ { own: (own, a), other: (other, b) } =>
+            "rank {own} chose the network {a}, and rank {other} chose {b}: set TILEWIRE_FABRIC_PROVIDER to one that \
+             all hosts have, or mend the host that lacks the faster one",
+        Card { rank, what } => "rank {rank} described itself in a way that is not understood ({what}): do all ranks run \
+             the same version?",
+        Silent { unheard, unconfirmed, waited, provider } => { |f| {
+            write!(f, "no connection after {:.1} s over {provider}:", *waited as f64 / 1e3)?;
+            if !unheard.is_empty() {
+                write!(f, " ranks {unheard:?} were not heard;")?;
+            }
+            if !unconfirmed.is_empty() {
+                write!(f, " ranks {unconfirmed:?} did not confirm;")?;
+            }
+            f.write_str(" can the hosts reach each other at these addresses? TILEWIRE_FABRIC_ADDRESS chooses others")
+        } },
+        Failed { peer: Some(peer), what } => "the network to rank {peer} failed: {what}",
+        Failed { peer: None, what } => "the network failed: {what}",
+        Unconnected { peer } => "rank {peer} is not connected over the network",
+        Device => "memory of a device alone cannot be registered with the network: use memory that the host reaches",
+        Random { what } => "the system gives no random numbers: {what}",
+    }
+    from { FabricError => Fabric }
+}

@@ -1,0 +1,446 @@
+//! The carrier over libfabric: what the proxies of ranks on several hosts write through.
+//!
+//! ```text
+//!   open(options, rank, ranks) ──▶ carrier, card ──── cards of all ranks, over the authenticated bootstrap ────┐
+//!                                     │                                                                         ▼
+//!                register(memory) ──▶ place ─── places, over the same ───▶ accept(peer, target, place)     connect(cards)
+//!                                                                                                               │
+//!   proxy: write ──▶ cut ──▶ posts of the peer ──▶ provider ═══▶ provider ──▶ poll: Arrived ──▶ proxy of the peer
+//!                                                      │
+//!                   poll: Delivered ◀── confirmed by the provider, or by an echo of the peer's carrier
+//! ```
+//! How it is used, by every rank:
+//! 1. [`FabricCarrier::open`] chooses a provider by a trial (`trial.rs`), and returns a *card*: bytes that say how this
+//!    rank is reached. The caller carries the cards of all ranks to all ranks.
+//! 2. [`connect`](FabricCarrier::connect), on all ranks simultaneously: they say hello to each other by a write with a
+//!    number, which is the trial between the hosts. It returns when every hello has arrived and is confirmed.
+//! 3. [`register`](FabricCarrier::register) for the segment (the target of mail and of posts), outboxes and windows. It
+//!    returns a *place*: bytes that the peers which write there [`accept`](FabricCarrier::accept) under the name that
+//!    their posts use. Sources of writes are registered as well, and their places are not needed.
+//! 4. The carrier goes to a [`Proxy`](super::proxy::Proxy). [`choice`](FabricCarrier::choice) says what was chosen, and
+//!    why.
+//! 5. At the end each rank drains its proxy, and then *goes on polling* until all others have drained theirs. A carrier that
+//!    is dropped earlier takes confirmations with it, and its peers see failed writes.
+//!
+//! - **In**: [`Write`]s. **Out**: [`Event`]s, on this rank and on the receiver.
+//! - **Invariants**: a notice is reported after the bytes of its own write. [`Event::Delivered`] is reported when the
+//!   bytes are in the receiver's memory and its next poll reports the arrival. A write that is cut into messages has one
+//!   notice, which travels with the last of them after all others were confirmed: so nothing rests on an order of the
+//!   provider. A write without bytes writes eight bytes that nobody reads, because providers disagree about empty ones.
+//! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank go on only while it is
+//!   called. What the provider does not take is posted again by the next poll. A peer that takes and completes nothing for
+//!   as long as [`FabricOptions::patience`] is an error; time in which this rank did not poll does not count.
+//! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Numbers of strangers
+//!   are dropped and counted where there is room for a cookie (`number.rs`). Where there is none
+//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**.
+//! - **Liveness is not its business**: providers tell an idle rank nothing about a peer that died. Writes that fail are
+//!   errors with the peer's rank.
+//! - **Must not know**: what a notice means, segments, kernels.
+
+mod card;
+mod choice;
+mod error;
+mod number;
+mod options;
+mod posts;
+#[cfg(test)]
+mod tests;
+mod trial;
+
+pub use choice::{Choice, Confirmation, Numbers};
+pub use error::NetworkError;
+pub use options::FabricOptions;
+
+use super::deadline::Deadline;
+use super::proxy::{Carrier, Event, ProxyError, Source, Target, Write};
+use super::socket;
+use crate::tensor::Memory;
+use card::{Card, Place};
+use number::{Kind, Read};
+use posts::{Bytes, Post, Posts};
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+use tilewire_fabric::{Completion, Region};
+
+/// Bytes that a peer has in the hall of a rank: its greeting, and a place for writes without bytes.
+const HALL_BYTES: usize = 16;
+/// Pause of a rank that waits for hellos.
+const NAP: Duration = Duration::from_micros(50);
+
+/// The end of one rank.
+pub struct FabricCarrier {
+    rank: usize,
+    /// Dropped before the endpoint, as providers want it.
+    regions: Vec<Region>,
+    _hall: Region,
+    hall_memory: Memory,
+    posts: Posts,
+    choice: Choice,
+    card: Card,
+    numbers: number::Reader,
+    /// By rank; `None`: not connected.
+    peers: Vec<Option<Known>>,
+    targets: HashMap<(usize, Target), Place>,
+    completions: Vec<Completion>,
+    /// What arrived while this rank was still connecting to others.
+    early: Vec<Event>,
+    /// Numbers of strangers.
+    strangers: u64,
+    options: FabricOptions,
+}
+
+/// A connected peer.
+struct Known {
+    hall: Place,
+    /// What its numbers are confirmed by.
+    confirmation: Confirmation,
+    greeting: u64,
+    /// Its hello has arrived.
+    heard: bool,
+    /// It has confirmed this rank's hello.
+    confirmed: bool,
+}
+
+impl FabricCarrier {
+    /// Chooses a provider and opens an endpoint. Returns the card of this rank as well, which all others need.
+    ///
+    /// # Errors
+    /// If libfabric is absent, or no provider passes its trial.
+    pub fn open(options: FabricOptions, rank: usize, ranks: usize) -> Result<(FabricCarrier, Vec<u8>), NetworkError> {
+        let (endpoint, choice) = choice::choose(&options)?;
+        let hall_memory = Memory::zeroed_shared(ranks.max(1) * HALL_BYTES);
+        let hall = trial::register(&endpoint, &hall_memory, u64::from_le_bytes(random()?))?;
+        // Different for all senders, because they also say who it is.
+        let mut cookies: Vec<u32> = Vec::new();
+        while cookies.len() < ranks {
+            let cookie = number::cookie(u32::from_le_bytes(random()?));
+            if !cookies.contains(&cookie) {
+                cookies.push(cookie);
+            }
+        }
+        let card = Card {
+            provider: choice.provider.clone(),
+            confirmation: choice.confirmation,
+            number_bytes: if choice.numbers == Numbers::Guarded { 8 } else { 4 },
+            address: endpoint.address().to_vec(),
+            hall: place(&hall),
+            greeting: u64::from_le_bytes(random()?),
+            cookies,
+        };
+        let numbers = number::Reader::new(choice.numbers, &card.cookies);
+        let posts = Posts::new(endpoint, &choice, ranks, &options)?;
+        let bytes = card.to_bytes();
+        let (regions, targets, completions) = (Vec::new(), HashMap::new(), Vec::new());
+        let peers = (0..ranks).map(|_| None).collect();
+        let carrier = FabricCarrier {
+            rank,
+            regions,
+            _hall: hall,
+            hall_memory,
+            posts,
+            choice,
+            card,
+            numbers,
+            peers,
+            targets,
+            completions,
+            early: Vec::new(),
+            strangers: 0,
+            options,
+        };
+        Ok((carrier, bytes))
+    }
+
+    /// Connects to the ranks whose cards are given, and waits until all of them are there. Ranks without a card, and this
+    /// rank itself, are not connected. All of them must call it simultaneously.
+    ///
+    /// # Errors
+    /// If a card is not understood, ranks chose different providers, or some were not heard in time.
+    pub fn connect(&mut self, cards: &[Option<Vec<u8>>]) -> Result<(), NetworkError> {
+        for (rank, card) in cards.iter().enumerate().take(self.peers.len()) {
+            let Some(card) = card.as_ref().filter(|_| rank != self.rank) else { continue };
+            let card = Card::parse(rank, card)?;
+            let own = (&self.card.provider, self.card.number_bytes);
+            if own != (&card.provider, card.number_bytes) {
+                let own = (self.rank, self.choice.to_string());
+                let other = format!("{} with numbers of {} bytes", card.provider, card.number_bytes);
+                return Err(NetworkError::Differ { own, other: (rank, other) });
+            }
+            let wrong = |what| NetworkError::Card { rank, what };
+            let cookie = *card.cookies.get(self.rank).ok_or(wrong("a world of another size"))?;
+            let hall_end = (self.rank as u64 + 1) * HALL_BYTES as u64;
+            if card.hall.bytes < hall_end {
+                return Err(wrong("a hall of another size"));
+            }
+            self.posts.insert(rank, &card.address, cookie)?;
+            let hall = Place {
+                base: card.hall.base + self.rank as u64 * HALL_BYTES as u64,
+                bytes: HALL_BYTES as u64,
+                ..card.hall
+            };
+            let Card { confirmation, greeting, .. } = card;
+            self.peers[rank] = Some(Known { hall, confirmation, greeting, heard: false, confirmed: false });
+        }
+        let ranks = 0..self.peers.len();
+        for rank in ranks.clone() {
+            let Some(known) = &self.peers[rank] else { continue };
+            let bytes = Bytes::copied(&self.card.greeting.to_le_bytes());
+            let post = Post { bytes, place: known.hall, offset: 0, kind: Kind::Hello, value: 0, id: None };
+            self.posts.push(rank, post);
+        }
+        let deadline = Deadline::after(self.options.hello);
+        loop {
+            // A peer that is connected to all may already write.
+            let mut events = std::mem::take(&mut self.early);
+            let stepped = self.step(&mut events);
+            self.early = events;
+            stepped.map_err(|error| match error {
+                ProxyError::Carrier { peer, what } => NetworkError::Failed { peer, what },
+                other => NetworkError::Failed { peer: None, what: other.to_string() },
+            })?;
+            let lacks = |what: fn(&Known) -> bool| -> Vec<usize> {
+                let of = |(rank, known): (usize, &Option<Known>)| known.as_ref().filter(|k| !what(k)).map(|_| rank);
+                self.peers.iter().enumerate().filter_map(of).collect()
+            };
+            let (unheard, unconfirmed) = (lacks(|known| known.heard), lacks(|known| known.confirmed));
+            // Echoes must be on their way before this rank stops polling.
+            if unheard.is_empty() && unconfirmed.is_empty() && !self.posts.is_waiting() {
+                return Ok(());
+            }
+            if deadline.is_over() {
+                let (waited, provider) = (self.options.hello.as_millis() as u64, self.choice.to_string());
+                return Err(NetworkError::Silent { unheard, unconfirmed, waited, provider });
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of memory
+    /// that is registered already is not registered again: register a segment first, and then what peers write of it.
+    ///
+    /// # Errors
+    /// If the host does not reach it, or the provider refuses.
+    pub fn register(&mut self, memory: &Memory) -> Result<Vec<u8>, NetworkError> {
+        if !memory.reachable_from().host {
+            return Err(NetworkError::Device);
+        }
+        if let Some((region, offset)) = self.registered(memory) {
+            let base = region.base() + offset as u64;
+            return Ok(Place { base, bytes: memory.bytes() as u64, ..place(region) }.to_bytes());
+        }
+        let region = trial::register(self.posts.endpoint(), memory, u64::from_le_bytes(random()?))?;
+        let bytes = place(&region).to_bytes();
+        self.regions.push(region);
+        Ok(bytes)
+    }
+
+    /// Ends the registration of exactly this memory, and of its parts, when writes from it are complete. Later writes of
+    /// peers there fail.
+    pub fn unregister(&mut self, memory: &Memory) {
+        let is_it = |region: &Region| {
+            region.bytes() == memory.bytes() && region.offset_of(memory.start().as_ptr(), memory.bytes()) == Some(0)
+        };
+        self.regions.retain(|region| !is_it(region));
+    }
+
+    /// Lets this rank write to a memory of a peer, by the place that the peer's `register` returned.
+    ///
+    /// # Errors
+    /// If the place is not understood, or the peer is not connected.
+    pub fn accept(&mut self, peer: usize, target: Target, place: &[u8]) -> Result<(), NetworkError> {
+        if self.peers.get(peer).is_none_or(Option::is_none) {
+            return Err(NetworkError::Unconnected { peer });
+        }
+        let place = Place::parse(peer, place)?;
+        self.targets.insert((peer, target), place);
+        Ok(())
+    }
+
+    /// The provider, and why it was chosen.
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Numbers of strangers that have arrived here and were dropped.
+    pub fn strangers(&self) -> u64 {
+        self.strangers
+    }
+
+    /// A descriptor that is readable when there is something to poll, if it was asked for and the provider has one. Sleep
+    /// on it only if [`may_sleep`](FabricCarrier::may_sleep) says so.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.posts.endpoint().descriptor()
+    }
+
+    /// True if there is nothing to poll, nothing to post, and the descriptor will tell when there is something to poll.
+    pub fn may_sleep(&self) -> bool {
+        !self.posts.is_waiting() && self.posts.endpoint().may_sleep()
+    }
+
+    /// A hello has come from a rank, or if it does not say from which, from any.
+    fn hear(&mut self, sender: Option<usize>) -> Result<(), ProxyError> {
+        for (rank, known) in self.peers.iter_mut().enumerate() {
+            let Some(known) = known.as_mut().filter(|_| sender.is_none_or(|sender| sender == rank)) else { continue };
+            let place = self.hall_memory.part(rank * HALL_BYTES, 8);
+            // SAFETY: eight bytes of this carrier's own memory. A peer may be writing them, so the read is volatile, and a
+            // torn greeting is not the one that is expected.
+            let is = u64::from_le_bytes(unsafe { place.start().cast::<[u8; 8]>().read_volatile() });
+            known.heard |= is == known.greeting;
+            if sender.is_some() && !known.heard {
+                let what = format!("the bytes of its hello were not there when the number was, over {}", self.choice);
+                return Err(ProxyError::Carrier { peer: sender, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of a write at its receiver.
+    fn target(&self, write: &Write<'_>) -> Result<Place, ProxyError> {
+        let refused = |what: String| ProxyError::Carrier { peer: Some(write.peer), what };
+        let known = self.peers.get(write.peer).and_then(Option::as_ref);
+        let known = known.ok_or_else(|| refused("it is not connected".to_string()))?;
+        let bytes = write.source.bytes() as u64;
+        if bytes == 0 {
+            // Its bytes behind the greeting.
+            return Ok(Place { base: known.hall.base + 8, ..known.hall });
+        }
+        let place = self.targets.get(&(write.peer, write.target));
+        let place = *place.ok_or_else(|| refused(format!("it has not told where its {:?} is", write.target)))?;
+        match write.offset.checked_add(bytes).is_some_and(|end| end <= place.bytes) {
+            true => Ok(place),
+            false => Err(refused(format!(
+                "{bytes} bytes at byte {} of its {:?}, which has {} bytes",
+                write.offset, write.target, place.bytes
+            ))),
+        }
+    }
+
+    /// Where the bytes of a write are.
+    fn source(&self, write: &Write<'_>) -> Result<Bytes, ProxyError> {
+        match write.source {
+            Source::Inline([]) => Ok(Bytes::copied(&[0; 8])),
+            Source::Inline(bytes) if bytes.len() <= Bytes::MOST_COPIED => Ok(Bytes::copied(bytes)),
+            Source::Inline(bytes) => Err(ProxyError::Carrier {
+                peer: Some(write.peer),
+                what: format!("{} bytes to be copied: at most {}", bytes.len(), Bytes::MOST_COPIED),
+            }),
+            Source::Memory(memory) if memory.bytes() == 0 => Ok(Bytes::copied(&[0; 8])),
+            Source::Memory(memory) => {
+                let bytes = memory.bytes();
+                let (region, offset) = self.registered(memory).ok_or_else(|| ProxyError::Carrier {
+                    peer: Some(write.peer),
+                    what: format!("{bytes} bytes at {:p} are not registered with the network", memory.start()),
+                })?;
+                Ok(Bytes::Region { region: region.clone(), offset, bytes })
+            }
+        }
+    }
+
+    /// The region that a memory lies in, and where.
+    fn registered(&self, memory: &Memory) -> Option<(&Region, usize)> {
+        let (start, bytes) = (memory.start().as_ptr().cast_const(), memory.bytes());
+        self.regions.iter().find_map(|region| Some((region, region.offset_of(start, bytes)?)))
+    }
+
+    /// Everything that happened since the last call, and everything that may go now.
+    fn step(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.posts.poll(&mut completions)?;
+        for completion in completions.drain(..) {
+            match completion {
+                Completion::Arrived { data } => self.arrived(data, events)?,
+                Completion::Done { token } => {
+                    if let Some(done) = self.posts.done(token) {
+                        self.confirmed(done, events);
+                    }
+                }
+                Completion::Failed { token, error } => return Err(self.posts.failed(token, &error)),
+            }
+        }
+        self.completions = completions;
+        self.posts.advance()
+    }
+
+    fn arrived(&mut self, number: u64, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+        let known = |sender: usize| self.peers.get(sender).is_some_and(Option::is_some);
+        let read = self.numbers.read(number).filter(|read| read.sender.is_none_or(known));
+        let Some(Read { sender, kind, value }) = read else {
+            self.strangers += 1;
+            return Ok(());
+        };
+        match kind {
+            Kind::Notice => events.push(Event::Arrived { notice: value }),
+            Kind::Hello => self.hear(sender)?,
+            _ => {}
+        }
+        let Some(sender) = sender else { return Ok(()) };
+        let known = self.peers[sender].as_ref().expect("just looked at");
+        if let Some(echo) = kind.echo() {
+            if known.confirmation == Confirmation::Echo {
+                let place = Place { base: known.hall.base + 8, ..known.hall };
+                let bytes = Bytes::copied(&[0; 8]);
+                self.posts.push(sender, Post { bytes, place, offset: 0, kind: echo, value, id: None });
+            }
+        } else if let Some(of) = kind.confirms() {
+            for confirmed in self.posts.echoed(sender, of, value) {
+                self.confirmed(confirmed, events);
+            }
+        }
+        Ok(())
+    }
+
+    /// A write that is in its receiver's memory, or a hello that was heard.
+    fn confirmed(&mut self, done: posts::Done, events: &mut Vec<Event>) {
+        match done {
+            posts::Done::Write { id } => events.push(Event::Delivered { id }),
+            posts::Done::Hello { peer } => {
+                if let Some(known) = &mut self.peers[peer] {
+                    known.confirmed = true;
+                }
+            }
+        }
+    }
+}
+
+impl Carrier for FabricCarrier {
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+        let place = self.target(write)?;
+        let bytes = self.source(write)?;
+        let offset = if write.source.bytes() == 0 { 0 } else { write.offset };
+        let (kind, value) = write.notice.map_or((Kind::Silent, 0), |notice| (Kind::Notice, notice));
+        self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })
+    }
+
+    /// Its peers would have to be told the place of the memory, and nobody carries it there yet.
+    fn open(&mut self, region: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        let what = format!("region {region}: windows of far peers are not carried over a network yet; send staged");
+        Err(ProxyError::Carrier { peer: None, what })
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    /// Memory that is not registered goes through an outbox.
+    fn reads(&self, memory: &Memory) -> bool {
+        self.registered(memory).is_some()
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+        events.append(&mut self.early);
+        self.step(events)
+    }
+}
+
+impl std::fmt::Debug for FabricCarrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FabricCarrier of rank {} over {}", self.rank, self.choice)
+    }
+}
+
+fn place(region: &Region) -> Place {
+    Place { base: region.base(), key: region.key(), bytes: region.bytes() as u64 }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], NetworkError> {
+    socket::random().map_err(|error| NetworkError::Random { what: error.to_string() })
+}

@@ -1,0 +1,438 @@
+//! Writes on their way: posted to the provider, posted again if it was full, and matched with their confirmations.
+//!
+//! ```text
+//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered          (confirmed by the provider)
+//!    │  cut: all parts but the last          ▲                  └──Done──▶ source free
+//!    └──▶ kept back: the last part ──────────┘ when the others are      echo of the peer ──▶ delivered      (by echo)
+//! ```
+//! An echo names the value of a number, not the write. Writes to one peer with the same value that are under way together
+//! are therefore delivered together, when as many echoes have come as there are writes. The parts of one delivery have the
+//! same notice, and the proxy does not start the next delivery with it before; writes without a notice have values that
+//! differ.
+#![forbid(unsafe_code)]
+
+use super::card::Place;
+use super::choice::{Choice, Confirmation, Numbers};
+use super::error::NetworkError;
+use super::number::{self, Kind};
+use super::options::FabricOptions;
+use super::trial::register;
+use crate::tensor::Memory;
+use crate::transport::proxy::ProxyError;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tilewire_fabric::{Completion, CompletionError, Endpoint, FabricError, Peer, Posted, Region, Remote, Source};
+
+/// Writes to one peer that may wait for the provider. The proxy holds what is more.
+const MOST_WAITING: usize = 64;
+/// What a peer is charged, at most, for the time between two attempts: a rank that was stopped does not blame its peers.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Registered places for copied bytes, where the provider does not copy enough.
+const BOUNCES: usize = 64;
+
+/// Posts to all peers, and the endpoint.
+pub(super) struct Posts {
+    /// Dropped before the endpoint.
+    bounce: Option<Bounce>,
+    /// By rank. Their posts hold regions.
+    peers: Vec<ToPeer>,
+    cuts: HashMap<u64, Cut>,
+    endpoint: Endpoint,
+    confirmation: Confirmation,
+    numbers: Numbers,
+    provider: String,
+    message_bytes: usize,
+    inject_bytes: usize,
+    patience: Duration,
+    /// By token: what the provider has and has not completed.
+    under_way: HashMap<u64, UnderWay>,
+    next: u64,
+}
+
+/// One write to be posted.
+pub(super) struct Post {
+    pub bytes: Bytes,
+    pub place: Place,
+    /// The first byte in the place.
+    pub offset: u64,
+    pub kind: Kind,
+    pub value: u32,
+    /// The write of the proxy.
+    pub id: Option<u64>,
+}
+
+/// What is written.
+pub(super) enum Bytes {
+    Region { region: Region, offset: usize, bytes: usize },
+    Copied { bytes: [u8; Bytes::MOST_COPIED], len: usize },
+}
+
+/// What became of a confirmed write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Done {
+    Write { id: u64 },
+    Hello { peer: usize },
+}
+
+#[derive(Default)]
+struct ToPeer {
+    peer: Option<Peer>,
+    /// What this rank's numbers begin with there.
+    cookie: u32,
+    waiting: VecDeque<Queued>,
+    /// Writes under way that echoes must confirm.
+    unechoed: HashMap<(Kind, u32), Unechoed>,
+    /// Writes without a notice so far.
+    silent: u32,
+    /// Writes that the provider has taken and not completed, and how many it has completed.
+    under_way: usize,
+    completed: u64,
+    /// How long the provider has taken and completed nothing, without pauses.
+    stuck: Duration,
+    /// The last attempt that it did not take, and what was completed then.
+    tried: Option<(Instant, u64)>,
+}
+
+/// A post, and what it is part of.
+struct Queued {
+    post: Post,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Done(Done),
+    /// A part of a write that was cut.
+    Part {
+        cut: u64,
+    },
+    /// Nobody asks.
+    Nothing,
+}
+
+#[derive(Default)]
+struct Unechoed {
+    writes: Vec<What>,
+    echoes: usize,
+}
+
+struct UnderWay {
+    peer: usize,
+    /// What is confirmed by its completion.
+    what: What,
+    bounce: Option<usize>,
+}
+
+/// A write of which parts are not confirmed.
+struct Cut {
+    rank: usize,
+    left: usize,
+    last: Queued,
+}
+
+struct Bounce {
+    memory: Memory,
+    region: Region,
+    free: Vec<usize>,
+}
+
+impl Bytes {
+    /// Bytes that can be copied.
+    pub const MOST_COPIED: usize = 64;
+
+    pub fn copied(from: &[u8]) -> Bytes {
+        let mut bytes = [0; Bytes::MOST_COPIED];
+        bytes[..from.len()].copy_from_slice(from);
+        Bytes::Copied { bytes, len: from.len() }
+    }
+
+    fn len(&self) -> usize {
+        match *self {
+            Bytes::Region { bytes, .. } => bytes,
+            Bytes::Copied { len, .. } => len,
+        }
+    }
+
+    fn part(&self, from: usize, len: usize) -> Bytes {
+        match self {
+            Bytes::Region { region, offset, .. } => {
+                Bytes::Region { region: region.clone(), offset: offset + from, bytes: len }
+            }
+            Bytes::Copied { bytes, .. } => Bytes::copied(&bytes[from..from + len]),
+        }
+    }
+
+    fn source(&self) -> Source<'_> {
+        match self {
+            Bytes::Region { region, offset, bytes } => Source::Region { region, offset: *offset, bytes: *bytes },
+            Bytes::Copied { bytes, len } => Source::Copied(&bytes[..*len]),
+        }
+    }
+}
+
+impl Posts {
+    pub fn new(
+        endpoint: Endpoint,
+        choice: &Choice,
+        ranks: usize,
+        options: &FabricOptions,
+    ) -> Result<Posts, NetworkError> {
+        let provider = endpoint.provider();
+        let inject_bytes = provider.inject_bytes().min(options.inject_bytes);
+        let message_bytes = provider.message_bytes().min(options.message_bytes);
+        let bounce = match inject_bytes < Bytes::MOST_COPIED {
+            true => Some(Bounce::new(&endpoint)?),
+            false => None,
+        };
+        Ok(Posts {
+            bounce,
+            peers: (0..ranks).map(|_| ToPeer::default()).collect(),
+            cuts: HashMap::new(),
+            endpoint,
+            confirmation: choice.confirmation,
+            numbers: choice.numbers,
+            provider: choice.provider.clone(),
+            message_bytes,
+            inject_bytes,
+            patience: options.patience,
+            under_way: HashMap::new(),
+            next: 0,
+        })
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Connects to a rank, which knows this one by `cookie`.
+    pub fn insert(&mut self, rank: usize, address: &[u8], cookie: u32) -> Result<(), FabricError> {
+        let peer = self.endpoint.peers().insert(address)?;
+        self.peers[rank] = ToPeer { peer: Some(peer), cookie, ..ToPeer::default() };
+        Ok(())
+    }
+
+    /// Takes a write of the proxy; false if too many wait.
+    pub fn take(&mut self, rank: usize, post: Post) -> Result<bool, ProxyError> {
+        if self.peers[rank].waiting.len() >= MOST_WAITING {
+            return Ok(false);
+        }
+        self.push(rank, post);
+        self.advance_to(rank)?;
+        Ok(true)
+    }
+
+    /// Takes a post, whatever waits.
+    pub fn push(&mut self, rank: usize, mut post: Post) {
+        let to = &mut self.peers[rank];
+        let mut silent = || {
+            to.silent = to.silent.wrapping_add(1);
+            to.silent
+        };
+        let what = match (post.kind, post.id) {
+            (Kind::Hello, _) => What::Done(Done::Hello { peer: rank }),
+            (_, Some(id)) => What::Done(Done::Write { id }),
+            (_, None) => What::Nothing,
+        };
+        let (total, most) = (post.bytes.len(), self.message_bytes);
+        // Every part but the last one is a silent write of its own. Copied bytes always fit: an echo must not be cut into
+        // writes that are echoed themselves.
+        let before = match post.bytes {
+            Bytes::Region { .. } => total.saturating_sub(1) / most,
+            Bytes::Copied { .. } => 0,
+        };
+        let cut = self.next;
+        self.next += 1;
+        for part in 0..before {
+            let from = part * most;
+            let offset = post.offset + from as u64;
+            let bytes = post.bytes.part(from, most);
+            let post = Post { bytes, place: post.place, offset, kind: Kind::Silent, value: silent(), id: None };
+            to.waiting.push_back(Queued { post, what: What::Part { cut } });
+        }
+        if post.kind == Kind::Silent {
+            post.value = silent();
+        }
+        if before == 0 {
+            to.waiting.push_back(Queued { post, what });
+            return;
+        }
+        let from = before * most;
+        post.bytes = post.bytes.part(from, total - from);
+        post.offset += from as u64;
+        self.cuts.insert(cut, Cut { rank, left: before, last: Queued { post, what } });
+    }
+
+    /// True if posts wait for the provider.
+    pub fn is_waiting(&self) -> bool {
+        self.peers.iter().any(|to| !to.waiting.is_empty())
+    }
+
+    /// Makes progress, and adds what the provider reports.
+    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), ProxyError> {
+        let polled = self.endpoint.poll(completions);
+        polled.map(|_| ()).map_err(|error| ProxyError::Carrier { peer: None, what: error.to_string() })
+    }
+
+    /// Posts what waits, as far as the provider takes it.
+    pub fn advance(&mut self) -> Result<(), ProxyError> {
+        (0..self.peers.len()).try_for_each(|rank| self.advance_to(rank))
+    }
+
+    fn advance_to(&mut self, rank: usize) -> Result<(), ProxyError> {
+        while let Some(next) = self.peers[rank].waiting.pop_front() {
+            let posted = self.post(rank, &next);
+            let posted = posted.map_err(|error| ProxyError::Carrier { peer: Some(rank), what: error.to_string() })?;
+            // Full of writes to others: not this peer's fault, if it has none itself.
+            let is_full = self.endpoint.is_full() || self.bounce.as_ref().is_some_and(|bounce| bounce.free.is_empty());
+            let to = &mut self.peers[rank];
+            if posted == Posted::Taken {
+                (to.stuck, to.tried) = (Duration::ZERO, None);
+                continue;
+            }
+            to.waiting.push_front(next);
+            let now = (Instant::now(), to.completed);
+            to.stuck = match to.tried.replace(now) {
+                Some((_, completed)) if completed < to.completed => Duration::ZERO,
+                Some(_) | None if is_full && to.under_way == 0 => to.stuck,
+                Some((tried, _)) => to.stuck + (now.0 - tried).min(LONGEST_PAUSE),
+                None => to.stuck,
+            };
+            if to.stuck > self.patience {
+                let (writes, seconds) = (to.waiting.len(), to.stuck.as_secs_f64());
+                let what = format!(
+                    "{} took none of {writes} writes for {seconds:.1} s: has the rank died, or has its host been cut off?",
+                    self.provider
+                );
+                return Err(ProxyError::Carrier { peer: Some(rank), what });
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    /// Gives one post to the provider.
+    fn post(&mut self, rank: usize, Queued { post, what }: &Queued) -> Result<Posted, FabricError> {
+        let to = &mut self.peers[rank];
+        let Some(peer) = to.peer else { unreachable!("posts go to connected peers") };
+        // Wrapping: the provider refuses what is outside of the peer's region.
+        let address = post.place.base.wrapping_add(post.offset);
+        let remote = Remote { peer, address, key: post.place.key };
+        let data = number::number(self.numbers, to.cookie, post.kind, post.value);
+        let by_echo = self.confirmation == Confirmation::Echo;
+        let is_echo = post.kind.confirms().is_some();
+        if (by_echo || is_echo) && post.bytes.len() <= self.inject_bytes {
+            let posted = self.endpoint.inject_writedata(remote, post.bytes.source(), data)?;
+            if posted == Posted::Taken {
+                self.expect_echo(rank, post, *what);
+            }
+            return Ok(posted);
+        }
+        let slot = match &post.bytes {
+            Bytes::Copied { bytes, len } if *len > self.inject_bytes => match &mut self.bounce {
+                Some(bounce) => match bounce.put(&bytes[..*len]) {
+                    Some(slot) => Some(slot),
+                    None => return Ok(Posted::Again),
+                },
+                None => unreachable!("there is one if the provider copies less"),
+            },
+            _ => None,
+        };
+        let source = match (slot, &self.bounce) {
+            (Some(slot), Some(bounce)) => {
+                Source::Region { region: &bounce.region, offset: Bounce::at(slot), bytes: post.bytes.len() }
+            }
+            _ => post.bytes.source(),
+        };
+        let token = self.next;
+        let posted = match (source, by_echo || is_echo) {
+            (Source::Region { region, offset, bytes }, true) => {
+                self.endpoint.writedata(remote, (region, offset, bytes), data, token)?
+            }
+            (source, _) => {
+                let data = (post.kind != Kind::Silent).then_some(data);
+                self.endpoint.write_delivered(remote, source, data, token)?
+            }
+        };
+        match (posted, slot, &mut self.bounce) {
+            (Posted::Taken, ..) => {
+                self.next += 1;
+                let done = if by_echo || is_echo { What::Nothing } else { *what };
+                self.under_way.insert(token, UnderWay { peer: rank, what: done, bounce: slot });
+                self.peers[rank].under_way += 1;
+                self.expect_echo(rank, post, *what);
+            }
+            (Posted::Again, Some(slot), Some(bounce)) => bounce.free.push(slot),
+            _ => {}
+        }
+        Ok(posted)
+    }
+
+    /// A post was taken that its receiver confirms, if it is one.
+    fn expect_echo(&mut self, rank: usize, post: &Post, what: What) {
+        if self.confirmation == Confirmation::Echo && post.kind.echo().is_some() {
+            self.peers[rank].unechoed.entry((post.kind, post.value)).or_default().writes.push(what);
+        }
+    }
+
+    /// The provider has completed a post. Returns what that confirms.
+    pub fn done(&mut self, token: u64) -> Option<Done> {
+        let UnderWay { peer, what, bounce } = self.under_way.remove(&token)?;
+        self.peers[peer].under_way -= 1;
+        self.peers[peer].completed += 1;
+        if let (Some(slot), Some(pool)) = (bounce, &mut self.bounce) {
+            pool.free.push(slot);
+        }
+        self.confirm(what)
+    }
+
+    /// A peer has confirmed a write with this value. Returns what is delivered now.
+    pub fn echoed(&mut self, rank: usize, kind: Kind, value: u32) -> Vec<Done> {
+        let Some(unechoed) = self.peers[rank].unechoed.get_mut(&(kind, value)) else { return Vec::new() };
+        unechoed.echoes += 1;
+        if unechoed.echoes < unechoed.writes.len() {
+            return Vec::new();
+        }
+        let all = self.peers[rank].unechoed.remove(&(kind, value)).expect("just looked at");
+        all.writes.into_iter().filter_map(|what| self.confirm(what)).collect()
+    }
+
+    fn confirm(&mut self, what: What) -> Option<Done> {
+        match what {
+            What::Done(done) => Some(done),
+            What::Nothing => None,
+            What::Part { cut } => {
+                let waits = self.cuts.get_mut(&cut)?;
+                waits.left -= 1;
+                if waits.left == 0 {
+                    let Cut { rank, last, .. } = self.cuts.remove(&cut)?;
+                    self.peers[rank].waiting.push_back(last);
+                }
+                None
+            }
+        }
+    }
+
+    /// The error of a post that failed.
+    pub fn failed(&mut self, token: Option<u64>, error: &CompletionError) -> ProxyError {
+        let peer = token.and_then(|token| self.under_way.get(&token)).map(|under_way| under_way.peer);
+        ProxyError::Carrier { peer, what: format!("{error}, over {}", self.provider) }
+    }
+}
+
+impl Bounce {
+    fn new(endpoint: &Endpoint) -> Result<Bounce, NetworkError> {
+        let memory = Memory::zeroed_shared(BOUNCES * Bytes::MOST_COPIED);
+        let region = register(endpoint, &memory, u64::from_le_bytes(super::random()?))?;
+        Ok(Bounce { memory, region, free: (0..BOUNCES).collect() })
+    }
+
+    fn at(slot: usize) -> usize {
+        slot * Bytes::MOST_COPIED
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Option<usize> {
+        let slot = self.free.pop()?;
+        super::trial::copy(bytes, &self.memory.part(Bounce::at(slot), bytes.len()));
+        Some(slot)
+    }
+}

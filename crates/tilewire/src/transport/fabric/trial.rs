@@ -1,0 +1,94 @@
+//! The trial of a provider: an endpoint writes to itself, as carriers write to each other.
+
+use super::choice::{Confirmation, Numbers};
+use crate::tensor::Memory;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tilewire_fabric::{Completion, Endpoint, Posted, Region, Remote, Source};
+
+/// How long one write may take. Connecting takes some 30 ms over tcp.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Bytes of the writes: one in a single packet, and one in many.
+const SIZES: [usize; 2] = [8, 100_000];
+
+pub(super) struct Trial;
+
+impl Trial {
+    /// Writes with numbers, and compares what arrives. The error says what does not work.
+    pub fn run(endpoint: &mut Endpoint, confirmation: Confirmation, numbers: Numbers) -> Result<(), String> {
+        let most = SIZES[1];
+        let memory = Memory::zeroed_shared(2 * most);
+        let key = u64::from_le_bytes(super::random().map_err(|error| error.to_string())?);
+        let region = register(endpoint, &memory, key).map_err(|error| error.to_string())?;
+        let address = endpoint.address().to_vec();
+        let peer = endpoint.peers().insert(&address).map_err(|error| error.to_string())?;
+        for (k, bytes) in SIZES.into_iter().enumerate() {
+            let to = Remote { peer, address: region.base() + most as u64, key: region.key() };
+            let x = 0x51 + k as u8;
+            fill(&memory.part(0, bytes), x);
+            let data = match numbers {
+                Numbers::Guarded => 0xa1b2_c3d4_e5f6_0718 ^ k as u64,
+                Numbers::Bare => 0xe5f6_0718 ^ k as u64,
+            };
+            let mut got = Vec::new();
+            let since = Instant::now();
+            let late = |what: &str| format!("{what} within {} s", PATIENCE.as_secs());
+            loop {
+                let source = Source::Region { region: &region, offset: 0, bytes };
+                let posted = match confirmation {
+                    Confirmation::Provider => endpoint.write_delivered(to, source, Some(data), 1),
+                    Confirmation::Echo => endpoint.writedata(to, (&region, 0, bytes), data, 1),
+                };
+                if posted.map_err(|error| error.to_string())? == Posted::Taken {
+                    break;
+                }
+                endpoint.poll(&mut got).map_err(|error| error.to_string())?;
+                if since.elapsed() > PATIENCE {
+                    return Err(late("a write to itself was not taken"));
+                }
+            }
+            let wanted = [Completion::Done { token: 1 }, Completion::Arrived { data }];
+            while !wanted.iter().all(|completion| got.contains(completion)) {
+                endpoint.poll(&mut got).map_err(|error| error.to_string())?;
+                let other = got.iter().find(|completion| !wanted.contains(completion));
+                match other {
+                    Some(Completion::Failed { error, .. }) => return Err(format!("a write to itself failed: {error}")),
+                    Some(other) => return Err(format!("a write with the number {data:#x} brought {other:x?}")),
+                    None if since.elapsed() > PATIENCE && got.contains(&wanted[0]) => {
+                        return Err(late("the number of a write did not arrive"));
+                    }
+                    None if since.elapsed() > PATIENCE => return Err(late("a write to itself was not confirmed")),
+                    None => {}
+                }
+            }
+            if !holds(&memory.part(most, bytes), x) {
+                return Err(format!("{bytes} bytes were not there when their number was"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Registers memory, which the region keeps.
+pub(super) fn register(endpoint: &Endpoint, memory: &Memory, key: u64) -> Result<Region, tilewire_fabric::FabricError> {
+    // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through raw
+    // pointers: nobody holds a reference to its bytes while peers and kernels may write them.
+    unsafe { endpoint.register(memory.start(), memory.bytes(), key, Arc::new(memory.clone())) }
+}
+
+/// Copies bytes to memory that only the caller writes.
+pub(super) fn copy(bytes: &[u8], memory: &Memory) {
+    assert_eq!(bytes.len(), memory.bytes());
+    // SAFETY: equally long, and apart: the slice is no part of a `Memory`, to whose bytes there are no references.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.start().as_ptr(), bytes.len()) };
+}
+
+fn fill(memory: &Memory, x: u8) {
+    // SAFETY: this trial's own memory, which nobody writes now.
+    unsafe { std::ptr::write_bytes(memory.start().as_ptr(), x, memory.bytes()) };
+}
+
+fn holds(memory: &Memory, x: u8) -> bool {
+    // SAFETY: this trial's own memory. The write that filled it is complete, and no other one is under way.
+    (0..memory.bytes()).all(|at| unsafe { memory.start().as_ptr().add(at).read_volatile() } == x)
+}

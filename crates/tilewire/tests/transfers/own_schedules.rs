@@ -1,0 +1,252 @@
+//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow, and
+//! what a rank is told by way of another.
+
+use crate::posts::{mesh, run};
+use tilewire::collective::Launch;
+use tilewire::hook::{AnyValue, Regs};
+use tilewire::link::Transport;
+use tilewire::schedule::{
+    Leg, Packing, Ring, RingReduce, StagedPlan, Tiling, recv_tiles, reduce_tiles, ring_reduce, send_tiles,
+};
+use tilewire::transport::{PeerEndpoint, Protocol, RankError, There};
+use tilewire::{Memory, Rank, Tensor, kernel};
+
+const SLOT: usize = 1024;
+const DEPTH: usize = 2;
+const PROTOCOL: Protocol = Protocol::Staged { slot_bytes: SLOT, depth: DEPTH };
+
+/// Tiles of 16 by 16 positions, the last of a row eight wide; the last rows of tiles are short as well.
+const ROWS: usize = 24;
+const COLS: usize = 40;
+const LEN: usize = ROWS * COLS;
+
+fn tiling() -> Tiling {
+    let tiling = Tiling::shaped(ROWS, COLS, SLOT / 4, 1);
+    assert!(tiling.tile_cols() < COLS && COLS % tiling.tile_cols() != 0, "the last tiles of a row are narrow");
+    tiling
+}
+
+const DOMAINS: [&[&[u32]]; 5] =
+    [&[&[0, 1], &[2]], &[&[0], &[1, 2]], &[&[0, 2], &[1]], &[&[0], &[1], &[2]], &[&[0, 1, 2]]];
+
+/// A whole number, so that sums are exact in any order.
+fn element(rank: usize, launch: usize, i: usize) -> f32 {
+    ((i * 37 + rank * 911 + launch * 13) % 4093) as f32
+}
+
+fn of_f32<'t>(x: AnyValue<'t>) -> tilewire::Value<'t, f32> {
+    x.typed()
+}
+
+/// Rank 0 sends its chunk to rank 1, which adds its own to it, keeps the sum and passes it on to rank 2.
+fn chain(link: &dyn Transport) -> Result<(), RankError> {
+    let me = link.rank().index();
+    let (inp, out) = (Tensor::<f32>::zeros(LEN), Tensor::<f32>::zeros(LEN));
+    let plan = |peer: u32| StagedPlan::new(&link.link(Rank::new(peer)), SLOT, DEPTH, 1);
+    let (types, tiling) = (<f32 as Regs>::TYPES, tiling());
+    let packing = Packing::new(types, tiling.tile_len());
+    let plans = [plan((me as u32).saturating_sub(1))?, plan((me as u32 + 1).min(2))?];
+    let traced = kernel("chain", |k| {
+        let (x, y) = (k.input(&inp), k.output(&out));
+        let to = (me < 2).then(|| link.sender(k, Rank::new(me as u32 + 1), PROTOCOL, None));
+        let from = (me > 0).then(|| link.receiver(k, Rank::new(me as u32 - 1), PROTOCOL));
+        k.main(|r| match (&from, &to) {
+            (None, Some(to)) => send_tiles::<f32>(r, to, plans[1], tiling, packing, |at| {
+                let x = x.load(at.pos);
+                y.store(at.pos, x);
+                x
+            }),
+            (Some(from), Some(to)) => {
+                let (from, to) = (std::slice::from_ref(from), std::slice::from_ref(to));
+                reduce_tiles(r, (from, plans[0]), (to, plans[1]), tiling, types, &|at: &Leg<'_>, got| {
+                    let sum = of_f32(got[0]) + x.load(at.pos);
+                    y.store(at.pos, sum);
+                    sum.into()
+                });
+            }
+            (Some(from), None) => {
+                recv_tiles::<f32>(r, from, plans[0], tiling, packing, |at, sum| y.store(at.pos, sum + x.load(at.pos)));
+            }
+            (None, None) => unreachable!("there are three ranks"),
+        });
+    })?;
+    let mut launch = Launch::new(link, &traced)?;
+    for number in 0..3 {
+        inp.copy_from(&(0..LEN).map(|i| element(me, number, i)).collect::<Vec<_>>());
+        launch.run()?;
+        let must = |i: usize| (0..=me).map(|rank| element(rank, number, i)).sum::<f32>();
+        assert_eq!(wrong(&out, must), 0, "rank {me}, launch {number}");
+    }
+    Ok(())
+}
+
+fn wrong(out: &Tensor<f32>, must: impl Fn(usize) -> f32) -> usize {
+    out.to_vec().iter().enumerate().filter(|&(i, &x)| x != must(i)).count()
+}
+
+#[test]
+fn what_is_sent_reduced_and_passed_on_lies_at_its_own_place() {
+    for (seed, domains) in DOMAINS.into_iter().enumerate() {
+        run(3, |world| {
+            let link = mesh(world, domains, Some(seed as u64))?;
+            chain(&link)?;
+            Ok(link.close()?)
+        });
+    }
+}
+
+/// Sums of chunks, round a ring. Every rank gets its own, or all.
+fn lap(link: &dyn Transport, gathers: bool) -> Result<(), RankError> {
+    let (me, ranks) = (link.rank().index(), link.world_size());
+    let (next, before) = (link.rank().after(1, ranks), link.rank().after(ranks - 1, ranks));
+    let (inp, out) = (Tensor::<f32>::zeros(ranks * LEN), Tensor::<f32>::zeros(ranks * LEN));
+    let (plan, types) = (StagedPlan::new(&link.link(next), SLOT, DEPTH, 1)?, <f32 as Regs>::TYPES);
+    let first = |before: usize| ((me + ranks - before) % ranks * LEN) as i64;
+    let traced = kernel("lap", |k| {
+        let (x, y) = (k.input(&inp), k.output(&out));
+        let (next, previous) = (link.sender(k, next, PROTOCOL, None), link.receiver(k, before, PROTOCOL));
+        k.main(|r| {
+            let ring = Ring { next: &next, previous: &previous, plan, tiling: tiling(), ranks };
+            let reduction = RingReduce {
+                partial: types,
+                whole: types,
+                contribute: &|shard, at| x.load(at.pos + first(shard)).into(),
+                combine: &|so_far, x| (of_f32(so_far) + of_f32(x)).into(),
+                finish: &|x| x,
+                keep: &|shard, at, x| y.store(at.pos + first(shard), of_f32(x)),
+                len: &|_| LEN,
+                gathers,
+            };
+            ring_reduce(r, &ring, &reduction);
+        });
+    })?;
+    let mut launch = Launch::new(link, &traced)?;
+    for number in 0..3 {
+        inp.copy_from(&(0..ranks * LEN).map(|i| element(me, number, i)).collect::<Vec<_>>());
+        launch.run()?;
+        let is_mine = |i: usize| gathers || i / LEN == me;
+        let sum = |i: usize| (0..ranks).map(|rank| element(rank, number, i)).sum::<f32>();
+        let must = |i: usize| if is_mine(i) { sum(i) } else { 0.0 };
+        assert_eq!(wrong(&out, must), 0, "rank {me}, launch {number}, gathers: {gathers}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_reduced_round_a_ring_lies_at_its_own_place() {
+    for (seed, domains) in DOMAINS.into_iter().enumerate() {
+        run(3, |world| {
+            let link = mesh(world, domains, Some(seed as u64))?;
+            lap(&link, false)?;
+            lap(&link, true)?;
+            Ok(link.close()?)
+        });
+    }
+}
+
+/// Traces a sender whose groups of 16 share a scale, of rows of `cols` positions.
+fn shared(link: &dyn Transport, cols: usize) -> Result<(), String> {
+    let (next, packing) = (link.rank().after(1, link.world_size()), <(i8, f32) as Regs>::TYPES);
+    let plan = StagedPlan::new(&link.link(next), SLOT, DEPTH, 1).unwrap();
+    let tiling = Tiling::shaped(ROWS, cols, 256, 1);
+    let packing = Packing::new(packing, tiling.tile_len()).last_per(16);
+    let inp = Tensor::<f32>::zeros(ROWS * cols);
+    let traced = kernel("shared", |k| {
+        let (x, to) = (k.input(&inp), link.sender(k, next, PROTOCOL, None));
+        k.main(|r| {
+            send_tiles::<(i8, f32)>(r, &to, plan, tiling, packing, |at| {
+                let x = x.load(at.pos);
+                (x.cast::<i8>(), x.abs().group_max(16))
+            });
+        });
+    });
+    traced.map(|_| ()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn groups_that_narrow_tiles_would_tear_are_no_kernel() {
+    for (domains, is_dense) in [(DOMAINS[0], true), (DOMAINS[4], false)] {
+        run(3, |world| {
+            let link = mesh(world, domains, None)?;
+            assert_eq!(link.is_dense(), is_dense);
+            let torn = shared(&link, COLS);
+            match torn {
+                Err(text) if is_dense => {
+                    assert!(text.contains("rows of 40 positions, and a value for 16 neighbours"), "{text}");
+                }
+                torn => assert!(torn.is_ok() && !is_dense, "{torn:?}"),
+            }
+            assert_eq!(shared(&link, 48), Ok(()));
+            Ok(link.close()?)
+        });
+    }
+}
+
+/// Rank 0 stores into rank 2's memory, and posts to rank 1. Rank 1 posts to rank 2, which reads what rank 0 stored: a
+/// notice covers everything that its rank saw, whoever did it and in whatever way.
+#[test]
+fn what_was_stored_is_there_when_a_post_of_a_third_rank_says_so() {
+    const TURNS: i64 = 2000;
+    // Bytes of a block's staging, in words.
+    const WORDS: usize = 512;
+    for seed in [None, Some(2), Some(3)] {
+        run(3, |world| {
+            let link = mesh(world, &[&[0, 2], &[1]], seed)?;
+            let me = world.rank().number();
+            let old = Tensor::<u64>::zeros(WORDS);
+            let to = |peer: u32| link.endpoint(Rank::new(peer)).expect("a peer");
+            let mapped = |peer: u32| match to(peer).there {
+                There::Mapped(mapped) => mapped,
+                _ => panic!("rank {peer} is near"),
+            };
+            let posted = |peer: u32| match to(peer).there {
+                There::Posted(posted) => posted,
+                _ => panic!("rank {peer} is far"),
+            };
+            let told_by = |peer: u32| to(peer).here.signals.tail;
+            let traced = kernel("told", |k| {
+                let slots = |name: &str, memory: Memory| k.slots(name, &[memory], PeerEndpoint::SLOT_STRIDE);
+                match me {
+                    0 => {
+                        let (staging, from) = (k.region("staging", &[mapped(2).staging]), slots("from", told_by(2)));
+                        let (queue, line) = (k.queue("posts", posted(1).queue), posted(1).lines.tail as i64);
+                        k.main(|r| {
+                            r.for_(1..TURNS + 1, |turn| {
+                                r.wait(from.slot(0i64, 0i64), turn - 1);
+                                r.each(WORDS, |i| staging.put(0i64, i * 8, turn));
+                                r.post_signal(queue, 1i64, line, turn);
+                            });
+                        });
+                    }
+                    1 => {
+                        let (queue, line) = (k.queue("posts", posted(2).queue), posted(2).lines.tail as i64);
+                        let from = slots("from", told_by(0));
+                        k.main(|r| {
+                            r.for_(1..TURNS + 1, |turn| {
+                                r.wait(from.slot(0i64, 0i64), turn);
+                                r.post_signal(queue, 2i64, line, turn);
+                            });
+                        });
+                    }
+                    _ => {
+                        let (staging, old) = (k.region("staging", &[to(0).here.staging]), k.inout(&old));
+                        let (from, back) = (slots("from", told_by(1)), slots("back", mapped(0).signals.tail));
+                        k.main(|r| {
+                            r.for_(1..TURNS + 1, |turn| {
+                                r.wait(from.slot(0i64, 0i64), turn);
+                                r.each(WORDS, |i| {
+                                    let is_old = staging.get::<i64>(0i64, i * 8).ne(turn);
+                                    old.store(i, old.load(i) + is_old.select(1u64, 0u64));
+                                });
+                                r.signal_credit(back.slot(0i64, 0i64), turn);
+                            });
+                        });
+                    }
+                }
+            })?;
+            Launch::new(&link, &traced)?.run()?;
+            assert_eq!(old.to_vec(), [0; WORDS], "words that were older than their notice, seed {seed:?}");
+            Ok(link.close()?)
+        });
+    }
+}
