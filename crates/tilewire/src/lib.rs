@@ -155,6 +155,7 @@ mod guide {
     pages! {
         MentalModel: "mental_model.md";
         FourLayers: "four_layers.md";
+        Tensors: "tensors.md";
         MemoryModel: "memory_model.md";
         Hooks: "hooks.md";
         Tuning: "tuning.md";
