@@ -236,13 +236,15 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         })
     }
 
-    /// The window that `direct` writes on a route. None if its two ranks are far from each other and posts do not reach it:
-    /// both see that, since posts reach it from everywhere or from nowhere.
+    /// The window that `direct` writes on a route. None if its two ranks are far from each other, and neither map each
+    /// other's windows nor reach them by posts: both see that, since ranks map each other or do not, and posts reach a
+    /// window from everywhere or from nowhere.
     fn window_of(&self, route: &Route) -> Option<&'p WindowOf> {
         let is_far = route.peer.index() < self.facts.ranks && self.link.link(route.peer).kind == LinkKind::Fabric;
         // A post is one run of bytes, so it cannot write some columns of every row.
         let is_one_run = self.pitch(route).is_none();
-        self.window.filter(|window| !is_far || is_one_run && window.posted_bytes_of(route.peer).is_some())
+        let is_posted = |window: &WindowOf| is_one_run && window.posted_bytes_of(route.peer).is_some();
+        self.window.filter(|window| !is_far || window.is_mapped(route.peer) || is_posted(window))
     }
 
     /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it, and

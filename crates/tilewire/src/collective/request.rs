@@ -59,6 +59,11 @@ impl WindowOf {
         WindowOf { peers, posted, own, ty: W::TYPE, number }
     }
 
+    /// True if this rank loads and stores in a rank's window.
+    pub(super) fn is_mapped(&self, rank: Rank) -> bool {
+        self.peers.get(rank.index()).is_some_and(Option::is_some)
+    }
+
     /// Number of bytes of a rank's window that this rank can reach.
     pub(super) fn bytes_of(&self, rank: Rank) -> usize {
         let mapped = self.peers.get(rank.index()).and_then(Option::as_ref).map(Memory::bytes);

@@ -105,16 +105,16 @@ impl fmt::Display for Machine {
 }
 
 /// A text that describes no [`Machine`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoMachine(String);
-
-impl fmt::Display for NoMachine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' describes no machine: do all ranks run the same version?", self.0)
-    }
+#[derive(Clone, PartialEq, Eq)]
+pub struct NoMachine {
+    text: String,
 }
 
-impl std::error::Error for NoMachine {}
+errors! {
+    struct NoMachine {
+        NoMachine { text } => "'{text}' describes no machine: do all ranks run the same version?",
+    }
+}
 
 impl FromStr for Machine {
     type Err = NoMachine;
@@ -139,7 +139,7 @@ impl FromStr for Machine {
             _ => None,
         };
         let machine = machine();
-        machine.filter(|_| words.next().is_none()).ok_or_else(|| NoMachine(text.to_string()))
+        machine.filter(|_| words.next().is_none()).ok_or_else(|| NoMachine { text: text.to_string() })
     }
 }
 

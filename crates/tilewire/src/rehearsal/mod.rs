@@ -119,7 +119,7 @@ impl Rehearsal {
             let (nothing, lines) = (segment.part(0, 0), segment.part(0, self.layout.lines().len()));
             let ring = Queue::from(&self.posts[rank.index()].0);
             for number in 0..=self.direct.borrow().windows.len() as u16 {
-                plan.route(&ring.clone().for_region(number), rank.number(), &nothing, &lines, LINE as u32);
+                plan.route(ring.clone().for_region(number), rank.number(), &nothing, &lines, LINE as u32);
             }
         }
         for (from, to) in ranks().flat_map(|from| ranks().map(move |to| (from, to))) {
