@@ -102,6 +102,10 @@ fn deliver<'t>(
     size: usize,
     (block, next): (Value<'t, i64>, Value<'t, u64>),
 ) {
+    if tiling.is_empty() {
+        // The window may have no bytes either, not even for a post of none.
+        return peer.signal(r, Word::Done(block), next);
+    }
     // A block that has nothing to do posts no bytes, at the end of the window: its part would begin beyond.
     let end = (tiling.len() * size) as i64;
     peer.deliver(r, &|| vec![Span { offset: span.offset.min(end), ..span }], Word::Done(block), next);

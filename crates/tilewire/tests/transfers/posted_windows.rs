@@ -148,8 +148,8 @@ fn exchanges(link: &dyn Transport, lens: &[usize]) -> Result<Vec<Vec<u32>>, RunE
     Ok(all)
 }
 
-/// One element, less than a granule, and more than a slot has, with a short last part.
-const LENS: [usize; 3] = [1, 61, 700];
+/// None, one element, less than a granule, and more than a slot has, with a short last part.
+const LENS: [usize; 4] = [0, 1, 61, 700];
 
 #[test]
 fn exchanges_into_windows_give_the_bytes_of_flat_shared_memory() {
