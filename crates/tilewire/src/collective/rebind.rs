@@ -97,8 +97,8 @@ errors! {
             "the {tensor} shares bytes with {with}, and the kernel was built for tensors that do not: give others, or \
              build it again",
         Reached { tensor } =>
-            "the {tensor} is in a window, whose address the peers have: all ranks build the collective again with another \
-             window",
+            "the {tensor} is in a window, or posts read it where it lies, so others have its address: all ranks build the \
+             collective again",
     }
 }
 

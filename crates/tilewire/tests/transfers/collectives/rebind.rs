@@ -117,6 +117,28 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
     });
 }
 
+#[test]
+fn an_input_that_posts_read_where_it_lies_stays() {
+    threads(2, "posted", |world| {
+        let link = crate::posts::alone(world, Some(4))?;
+        let (x, y) = (Tensor::<u32>::zeros(64), Tensor::<u32>::zeros(64));
+        let window = Window::<u32>::allocate(&link, 64)?;
+        let mut op = all_to_all(&link, window.tensor(), &x).window(&window).build()?;
+        let rebound = op.rebind(window.tensor(), &y);
+        // Posts read the input itself, or an outbox that the kernel fills from any input.
+        if let Err(error) = rebound {
+            assert!(matches!(error, RunError::Rebind(RebindError::Reached { tensor: "input", .. })), "{error}");
+            x.fill(world.rank().number() + 5);
+        } else {
+            y.fill(world.rank().number() + 5);
+        }
+        op.run()?;
+        assert_eq!((window.tensor().get(0), window.tensor().get(63)), (5, 6));
+        drop(op);
+        Ok(link.close()?)
+    });
+}
+
 /// Bytes that this process holds in memory.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");

@@ -448,3 +448,36 @@ fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
         Ok(link.close()?)
     });
 }
+
+#[test]
+fn columns_reach_near_and_far_ranks_by_posts() {
+    for (seed, domains) in [(1, [&[0, 2][..], &[1]]), (2, [&[0][..], &[1, 2]])] {
+        threads(3, ("columns over a mesh", domains), |world| {
+            let link = crate::posts::mesh(world, &domains, Some(seed))?;
+            let (me, cols, rows) = (world.rank(), 5, 40);
+            let whole = Tensor::<u32>::zeros(rows * 20).reshape(rows, 20).unwrap().columns(4..4 + 3 * cols);
+            whole.copy_from(&data(seed, me, rows * 3 * cols));
+            let must = |row: usize, col: usize| {
+                let theirs = data::<u32>(seed, Rank::new((col / cols) as u32), rows * 3 * cols);
+                theirs[row * 3 * cols + me.index() * cols + col % cols]
+            };
+            // With a window near ranks write it, and far ranks go through staging: a post is one run of bytes.
+            let window = Window::<u32>::allocate(&link, rows * 3 * cols)?;
+            let reached = window.tensor().reshape(rows, 3 * cols).unwrap();
+            let private = Tensor::<u32>::zeros(rows * 3 * cols).reshape(rows, 3 * cols).unwrap();
+            all_to_all(&link, &reached, &whole).along(Axis::Cols).window(&window).run()?;
+            all_to_all(&link, &private, &whole).along(Axis::Cols).run()?;
+            for (i, (x, y)) in reached.to_vec().into_iter().zip(private.to_vec()).enumerate() {
+                let must = must(i / (3 * cols), i % (3 * cols));
+                assert_eq!((x, y), (must, must), "element {i} of rank {me}");
+            }
+            let mine = private.columns(me.index() * cols..(me.index() + 1) * cols);
+            mine.fill(me.number() + 1);
+            all_gather(&link, &private, &mine).along(Axis::Cols).run()?;
+            assert_eq!(private.rows(rows - 1..rows).to_vec()[cols - 1..=2 * cols], [1, 2, 2, 2, 2, 2, 3]);
+            broadcast(&link, &mine, &mine, Rank::new(1)).run()?;
+            assert_eq!(mine.to_vec(), vec![2; rows * cols]);
+            Ok(link.close()?)
+        });
+    }
+}
