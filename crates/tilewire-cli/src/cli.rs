@@ -382,6 +382,8 @@ mod tests {
         let job = Job {
             ranks: 4,
             deadline: Some("5s".into()),
+            hosts: Vec::new(),
+            address: None,
             program: ["prog", "--help", "--a=b", "--", "-n"].map(OsString::from).to_vec(),
             prefixed: true,
         };
@@ -414,7 +416,8 @@ mod tests {
             ("check all --transport mesh --domains 0|1|2 --ranks 2", "--domains 0|1|2 lists 2: 2 ranks are 0 to 1"),
             ("check all --transport mesh --domains 0|1 --ranks 3", "--domains 0|1 does not list 2"),
             ("check all --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
-            ("verify --transport nvl", "[possible values: shm, loop, mesh]"),
+            ("verify --transport nvl", "[possible values: shm, loop, mesh, fabric]"),
+            ("verify --transport fabric --shuffle 2", "--shuffle 2 is for --transport loop or mesh"),
             ("verify --transport mesh --engine cuda", "--engine cuda does not go over --transport mesh"),
             ("verify --transport loop --world processes", "--world processes: --transport loop joins threads"),
             (
@@ -449,12 +452,13 @@ mod tests {
             ("run sendrecv --world moon", "[possible values: threads, processes, env]"),
             ("run sendrecv --launches", "a value is required for '--launches"),
             ("run sendrecv --fast", "unexpected argument '--fast'"),
-            ("run sendrecv --transport fabric", "[possible values: shm, nvl, loop, mesh]"),
+            ("run sendrecv --transport tcp", "[possible values: shm, nvl, loop, mesh, fabric]"),
+            ("run sendrecv --transport fabric --world threads", "--transport fabric joins processes"),
             (
                 "run sendrecv --engine cpu --transport nvl",
                 "--engine cpu does not go over --transport nvl: cpu goes over",
             ),
-            ("emit all_to_all --ir --transport fabric", "invalid value 'fabric' for '--transport"),
+            ("emit all_to_all --ir --transport tcp", "invalid value 'tcp' for '--transport"),
             ("emit all_to_all --ir --engine cuda --transport shm", "--engine cuda does not go over --transport shm"),
             ("emit all_to_all --bytecode --transport nvl", "--bytecode is what the CPU engine runs"),
             ("emit scale --ir --transport shm", "--transport is for collectives"),
@@ -468,6 +472,8 @@ mod tests {
             ("launch -n 0 -- prog", "0 is not in 1..=1024"),
             ("launch -n two -- prog", "invalid value 'two' for '-n <N>'"),
             ("launch -n 2 --deadline soon -- prog", "not a time: write 500ms"),
+            ("launch -n 2 --hosts a,-b -- prog", "'-b' is not a host"),
+            ("launch -n 2 --address lo -- prog", "--hosts <LIST>"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

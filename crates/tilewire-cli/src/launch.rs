@@ -1,4 +1,4 @@
-//! `tilewire launch`: starts the ranks of a job on this host and watches them to the end.
+//! `tilewire launch`: starts the ranks of a job, on this host or on others (`hosts.rs`), and watches them to the end.
 //!
 //! ```text
 //!   main thread:  spawn ranks ──▶ events ──▶ kill the rest, or go on ──▶ first failing status
@@ -14,6 +14,7 @@
 //! A reader that stops reading makes the ranks wait, as it would without a launcher, but not the main thread, which
 //! never prints.
 
+mod hosts;
 mod output;
 mod signals;
 
@@ -24,9 +25,9 @@ use clap::builder::RangedU64ValueParser;
 use output::{Sink, Stream, Voice};
 use signals::{Meaning, Signals};
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,6 +57,12 @@ pub struct Job {
     /// How long ranks wait for each other: 500ms, 30s, 2m, or off
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     pub deadline: Option<String>,
+    /// Hosts to start the ranks on through ssh, in equal parts [default: this one]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = hosts::host)]
+    pub hosts: Vec<String>,
+    /// Address or interface of this machine at which the hosts reach it [default: from which it sends to them]
+    #[arg(long, value_name = "ADDRESS", requires = "hosts")]
+    pub address: Option<String>,
     /// The program and its arguments, passed on as they are
     #[arg(last = true, required = true)]
     pub program: Vec<OsString>,
@@ -75,23 +82,45 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
     let (secret, limits) = (Secret::random()?, Limits::default());
     // For each rank two pipes and a connection to the store; strangers; and the descriptors for starting a process.
     reserve_descriptors(job.ranks.saturating_mul(3).saturating_add(limits.strangers + 32))?;
-    let store = StoreServer::start("127.0.0.1:0", job.ranks, &secret, limits)?;
+    let (own, hosts) = (["this host".to_string()], &job.hosts);
+    let places = hosts::places(job.ranks, if hosts.is_empty() { &own } else { hosts });
+    let reached = if hosts.is_empty() { None } else { Some(hosts::Reached::of(hosts, job.address.as_deref())?) };
+    let listen = reached.as_ref().map_or("127.0.0.1:0", |reached| &reached.listen);
+    let store = StoreServer::start(listen, job.ranks, &secret, limits)?;
     let (events, inbox) = channel();
     signals::listen(events.clone())?;
     let mut running = Running::new()?;
-    for rank in 0..job.ranks {
-        let mut command = Command::new(&job.program[0]);
-        command.args(&job.program[1..]);
-        command.env("TILEWIRE_RANK", rank.to_string()).env("TILEWIRE_LOCAL_RANK", rank.to_string());
-        command.env("TILEWIRE_WORLD_SIZE", job.ranks.to_string()).env("TILEWIRE_STORE", store.address().to_string());
-        command.env("TILEWIRE_SECRET", secret.expose()).env_remove("TILEWIRE_STORE_HOST");
-        command.envs(job.deadline.iter().map(|deadline| ("TILEWIRE_DEADLINE", deadline)));
+    for (rank, &(host, local)) in places.iter().enumerate() {
+        let address = match &reached {
+            Some(reached) => {
+                let number = hosts.iter().position(|known| known == host).expect("a rank's place is one of the hosts");
+                reached.store(number, store.address().port())
+            }
+            None => store.address().to_string(),
+        };
+        let mut variables = vec![
+            ("TILEWIRE_RANK", rank.to_string()),
+            ("TILEWIRE_LOCAL_RANK", local.to_string()),
+            ("TILEWIRE_WORLD_SIZE", job.ranks.to_string()),
+            ("TILEWIRE_STORE", address),
+            ("TILEWIRE_SECRET", secret.expose().to_string()),
+        ];
+        variables.extend(job.deadline.iter().map(|deadline| ("TILEWIRE_DEADLINE", deadline.clone())));
+        let (command, script) = match &reached {
+            Some(_) => (hosts::ssh(host), Some(hosts::script(&variables, &job.program)?)),
+            None => {
+                let mut command = Command::new(&job.program[0]);
+                command.args(&job.program[1..]).envs(variables).env_remove("TILEWIRE_STORE_HOST");
+                (command, None)
+            }
+        };
         let prefix = if job.prefixed { format!("[{rank}] ") } else { String::new() };
-        match running.start(command, rank, &prefix, &events) {
+        match running.start(command, script, rank, &prefix, &events) {
             Ok(()) => continue,
             Err(Unstarted::Program(error)) => {
                 let program = job.program[0].to_string_lossy();
-                running.voice.say(format!("cannot start '{program}' as rank {rank}: {error}"));
+                let through = if reached.is_some() { " through ssh" } else { "" };
+                running.voice.say(format!("cannot start '{program}' as rank {rank}{through}: {error}"));
                 // As shells do: not found, or not executable.
                 running.fail(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
             }
@@ -138,6 +167,8 @@ enum Event {
 struct Running {
     /// `None` once reaped.
     ranks: Vec<Option<Child>>,
+    /// By rank: what a shell on another host reads. Its end ends the rank there.
+    lifelines: Vec<Option<ChildStdin>>,
     streams: Vec<Stream>,
     /// Streams that have ended.
     drained: usize,
@@ -153,6 +184,7 @@ impl Running {
     fn new() -> Result<Running> {
         Ok(Running {
             ranks: Vec::new(),
+            lifelines: Vec::new(),
             streams: Vec::new(),
             drained: 0,
             signals: Signals::default(),
@@ -163,9 +195,22 @@ impl Running {
     }
 
     /// Starts one rank, and the threads that watch it. Must be called on the main thread: the kernel ties a rank's life
-    /// to the thread that started it.
-    fn start(&mut self, command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> Result<(), Unstarted> {
-        let mut child = spawned(command).map_err(Unstarted::Program)?;
+    /// to the thread that started it. `script` is what it reads first, if anything.
+    fn start(
+        &mut self,
+        command: Command,
+        script: Option<Vec<u8>>,
+        rank: usize,
+        prefix: &str,
+        events: &Sender<Event>,
+    ) -> Result<(), Unstarted> {
+        let mut child = spawned(command, script.is_some()).map_err(Unstarted::Program)?;
+        let mut lifeline = child.stdin.take();
+        if let (Some(line), Some(script)) = (&mut lifeline, script) {
+            // It fits the pipe. If nobody reads it, the rank's end is reported soon.
+            _ = line.write_all(&script);
+        }
+        self.lifelines.push(lifeline);
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         let (pid, ended) = (child.id(), events.clone());
         let watched = spawn(move || {
@@ -259,6 +304,7 @@ impl Running {
 
     fn reap(&mut self, rank: usize) {
         let Some(mut child) = self.ranks.get_mut(rank).and_then(Option::take) else { return };
+        self.lifelines[rank] = None;
         // Kills what the rank has left behind in its group, before the rank is reaped: until then its number is still
         // its own.
         signal_group(&child, libc::SIGKILL);
@@ -299,10 +345,14 @@ fn described(status: ExitStatus) -> (u8, String) {
 }
 
 /// Starts the program of a rank.
-fn spawned(mut command: Command) -> io::Result<Child> {
+fn spawned(mut command: Command, reads: bool) -> io::Result<Child> {
     let launcher = std::process::id();
     // The terminal's input is for none of the ranks.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    command
+        .stdin(if reads { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
     // SAFETY: between fork and exec only async-signal-safe functions may run. `restore` is; `prctl` and `getppid` are
     // system calls that take plain numbers; `last_os_error` and `from_raw_os_error` read errno and make a value that
     // owns no memory.

@@ -9,6 +9,8 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use tilewire::Level;
 use tilewire::cuda::{CudaError, Device};
+use tilewire::link::NetworkOptions;
+use tilewire::transport::fabric::FabricCarrier;
 
 /// Prints the machine and its links.
 pub fn topo() -> Result<()> {
@@ -47,14 +49,28 @@ pub fn topo() -> Result<()> {
             let how = match both {
                 true => "NvlTransport: each device can load and store in the other's memory",
                 false => {
-                    "nothing yet: the devices cannot reach each other's memory, and a network transport is to come"
+                    "MeshTransport: the devices cannot reach each other's memory, so ranks post through the host's"
                 }
             };
             writeln!(out, "{}", hanging(&format!("  GPU {own} and GPU {}  ", other.ordinal()), how))?;
         }
     }
-    writeln!(out, "  another machine  nothing yet: a network transport (libfabric) is to come")?;
+    let (_, network) = network();
+    writeln!(out, "{}", hanging("  another machine  ", &format!("FabricTransport, MeshTransport: {network}")))?;
     Ok(())
+}
+
+/// The network that ranks of this machine would choose, and why; false if there is none.
+fn network() -> (bool, String) {
+    match FabricCarrier::open(NetworkOptions::default(), 0, 1) {
+        Err(error) => (false, format!("no network: {error}").replace('\n', " ")),
+        Ok((carrier, _)) => {
+            let choice = carrier.choice();
+            let passed: Vec<String> = choice.passed_over.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+            let why = if passed.is_empty() { String::new() } else { format!("; not taken: {}", passed.join("; ")) };
+            (true, format!("{choice}{why}"))
+        }
+    }
 }
 
 /// Reports for every requirement if it is met; status 1 if a mandatory one is not.
@@ -110,6 +126,9 @@ pub fn doctor() -> Result<ExitCode> {
         Err(error @ CudaError::NoDriver) => say(None, "CUDA driver", format!("{error}; CPU ranks need none"))?,
         Err(error) => say(Some(false), "CUDA driver", error.to_string())?,
     }
+    let (is_there, why) = network();
+    // Ranks of one machine need none.
+    say(is_there.then_some(true), "network", why)?;
     let mpi = Command::new("mpirun").arg("--version").output().ok().filter(|run| run.status.success());
     let mpi = mpi.map(|run| String::from_utf8_lossy(&run.stdout).lines().next().unwrap_or_default().to_string());
     say(mpi.is_some().then_some(true), "Open MPI", mpi.unwrap_or("not found; only benchmarks compare with it".into()))?;

@@ -69,6 +69,11 @@ pub fn join_hosted(member: &mut Member) -> World {
 }
 
 /// The same, with a deadline of its own.
+pub fn join_hosted_within(member: &mut Member, deadline: &str) -> World {
+    join_as(member, deadline, Some("rank0"))
+}
+
+/// A launcher hosts the store, and waits have a deadline of their own.
 pub fn join_within(member: &mut Member, deadline: &str) -> World {
     join_as(member, deadline, None)
 }

@@ -144,7 +144,7 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>, proxies: Pr
                 let address = bank.start().as_ptr() as usize;
                 let place = match known.iter().find(|(at, _)| *at == address) {
                     Some((_, place)) => *place,
-                    None => put(&mut memory, 0, &bytes_of(bank).unwrap()),
+                    None => put(&mut memory, 0, &spread(bank)),
                 };
                 known.push((address, place));
                 launch.words.push(place.address);
@@ -179,8 +179,20 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>, proxies: Pr
     let of_rank =
         |rank: usize| rings.iter().filter(|ring| ring.rank == rank).flat_map(|ring| ring.posted.clone()).collect();
     let posted = (0..ranks.len()).map(of_rank).collect();
-    let bytes = |place: &Place| memory.pieces[place.piece][..place.bytes].to_vec();
-    let results = places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(bytes).collect()).collect()).collect();
+    // Without the gaps between rows, as the evaluator gives them.
+    let bytes = |arg: &Arg, k: usize, place: &Place| {
+        let all = &memory.pieces[place.piece][..place.bytes];
+        match arg {
+            Arg::Buffer(banks) => {
+                banks[k].runs().flat_map(|(at, row)| all[at..at + row.bytes()].iter().copied()).collect()
+            }
+            _ => all.to_vec(),
+        }
+    };
+    let of_arg =
+        |(arg, places): (&Arg, &Vec<Place>)| places.iter().enumerate().map(|(k, place)| bytes(arg, k, place)).collect();
+    let of_rank = |(traced, places): (&Traced, &Vec<Vec<Place>>)| traced.args.iter().zip(places).map(of_arg).collect();
+    let results = ranks.iter().zip(&places).map(of_rank).collect();
     let pieces =
         places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(|place| place.piece).collect()).collect());
     Ok(Run { results, posted, pieces: pieces.collect(), trace: memory.trace.unwrap_or_default() })
@@ -240,6 +252,15 @@ struct Place {
     address: u64,
     offset: usize,
     bytes: usize,
+}
+
+/// The bytes of a memory where they lie, with bytes of nobody between its rows.
+fn spread(bank: &tilewire::Memory) -> Vec<u8> {
+    let mut bytes = vec![0xee; bank.bytes()];
+    for (at, row) in bank.runs() {
+        bytes[at..at + row.bytes()].copy_from_slice(&bytes_of(&row).unwrap());
+    }
+    bytes
 }
 
 fn put(memory: &mut Memory, offset: usize, bank: &[u8]) -> Place {

@@ -155,11 +155,13 @@ mod guide {
     pages! {
         MentalModel: "mental_model.md";
         FourLayers: "four_layers.md";
+        Tensors: "tensors.md";
         MemoryModel: "memory_model.md";
         Hooks: "hooks.md";
         Tuning: "tuning.md";
         Troubleshooting: "troubleshooting.md";
         Launching: "launching.md";
+        Hosts: "hosts.md";
         Gpus: "gpus.md";
         Checking: "checking.md";
         Environment: "environment.md";

@@ -215,9 +215,10 @@ impl Pair {
                 knobs.refuse()?;
                 usual.cases.iter().try_for_each(|key| check_pair_key(key))?;
                 let mesh = usual.mesh()?;
-                let kind = world.unwrap_or(Kind::Threads);
+                let is_network = mesh.as_ref().is_some_and(Mesh::is_of_processes);
+                let kind = world.unwrap_or(if is_network { Kind::Processes } else { Kind::Threads });
                 if let Some(mesh) = &mesh {
-                    mesh.only_threads(kind == Kind::Threads, kind.name())?;
+                    mesh.fits(kind == Kind::Threads, kind.name(), usual.engine)?;
                     mesh.count(Some(2))?;
                 }
                 let world = if mesh.is_some() { Some(kind) } else { world };
@@ -248,6 +249,7 @@ impl Collective {
             Engine::Cpu => {
                 knobs.refuse()?;
                 let mesh = usual.mesh()?;
+                mesh.as_ref().map_or(Ok(()), |mesh| mesh.fits(true, "threads", usual.engine))?;
                 let ranks = mesh.as_ref().map_or(Ok(ranks), |mesh| mesh.count(ranks))?.unwrap_or(2);
                 if !(2..=MOST_RANKS as usize).contains(&ranks) {
                     return Err(format!("--domains lists {ranks} ranks: a benchmark has 2 to {MOST_RANKS}"));

@@ -20,21 +20,23 @@ pub enum Wire {
     Loop,
     /// Ranks of a domain map each other's memory, and post to all others.
     Mesh,
+    /// Every rank is a process, and posts to every other over a network.
+    Fabric,
 }
 
 impl Wire {
     /// All, in the order of the help text.
-    pub const ALL: [Wire; 4] = [Wire::Shm, Wire::Nvl, Wire::Loop, Wire::Mesh];
+    pub const ALL: [Wire; 5] = [Wire::Shm, Wire::Nvl, Wire::Loop, Wire::Mesh, Wire::Fabric];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
-        ["shm", "nvl", "loop", "mesh"][self as usize]
+        ["shm", "nvl", "loop", "mesh", "fabric"][self as usize]
     }
 
     /// The engines whose kernels use it, the default first.
     pub fn engines(self) -> &'static [Engine] {
         match self {
-            Wire::Shm => &[Engine::Cpu],
+            Wire::Shm | Wire::Fabric => &[Engine::Cpu],
             Wire::Nvl => &[Engine::Cuda],
             Wire::Loop | Wire::Mesh => &[Engine::Cpu, Engine::Cuda],
         }
@@ -45,7 +47,7 @@ impl Wire {
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuWire {
     /// The transport [default: shm, on a GPU nvl]
-    #[arg(long, value_parser = one_of([Wire::Shm, Wire::Loop, Wire::Mesh].map(|wire| (wire.name(), wire))))]
+    #[arg(long, value_parser = one_of([Wire::Shm, Wire::Loop, Wire::Mesh, Wire::Fabric].map(|wire| (wire.name(), wire))))]
     pub transport: Option<Wire>,
 }
 
@@ -134,10 +136,10 @@ impl fmt::Display for Domains {
     }
 }
 
-/// Ranks that are threads of this process and post to each other.
+/// Ranks that post to each other: threads of this process, or processes joined by a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mesh {
-    /// `Loop` or `Mesh`.
+    /// `Loop`, `Mesh` or `Fabric`.
     wire: Wire,
     domains: Option<Domains>,
     /// The seed that delays and reorders posts, if any.
@@ -148,13 +150,16 @@ impl Mesh {
     /// The requested one; `None` for another transport. The error names the options that do not fit each other.
     pub fn of(wire: Option<Wire>, apart: Apart, shuffle: Shuffle) -> Result<Option<Mesh>, String> {
         let (wire, Apart { domains }, Shuffle { shuffle }) = (wire.unwrap_or(Wire::Shm), apart, shuffle);
-        let posts = matches!(wire, Wire::Loop | Wire::Mesh);
+        let posts = matches!(wire, Wire::Loop | Wire::Mesh | Wire::Fabric);
         match (&domains, shuffle) {
             (Some(domains), _) if wire != Wire::Mesh => {
                 Err(format!("--domains {domains} is for --transport mesh, not {}", wire.name()))
             }
             (_, Some(seed)) if !posts => {
                 Err(format!("--shuffle {seed} is for --transport loop or mesh: {} has no posts", wire.name()))
+            }
+            (_, Some(seed)) if wire == Wire::Fabric => {
+                Err(format!("--shuffle {seed} is for --transport loop or mesh: a network has an order of its own"))
             }
             _ => Ok(posts.then_some(Mesh { wire, domains, shuffle })),
         }
@@ -165,13 +170,43 @@ impl Mesh {
         Mesh { shuffle: Some(seed), ..self.clone() }
     }
 
-    /// Refuses ranks that are not threads, unless `threads`; `world` is the name of what they are instead.
-    pub fn only_threads(&self, threads: bool, world: &str) -> Result<(), String> {
-        if threads {
-            return Ok(());
-        }
+    /// True if its ranks are always processes.
+    pub fn is_of_processes(&self) -> bool {
+        self.wire == Wire::Fabric
+    }
+
+    /// Refuses ranks of the wrong kind; `world` is the name of what they are.
+    pub fn fits(&self, are_threads: bool, world: &str, engine: Engine) -> Result<(), String> {
         let name = self.name();
-        Err(format!("--world {world}: --transport {name} joins threads of one process; use --world threads"))
+        match (are_threads, self.wire, self.shuffle) {
+            (true, Wire::Fabric, _) => Err(format!(
+                "--world {world}: --transport {name} joins processes; use --world processes, or a launcher"
+            )),
+            (false, Wire::Loop, _) => {
+                Err(format!("--world {world}: --transport {name} joins threads of one process; use --world threads"))
+            }
+            (false, ..) if engine == Engine::Cuda => Err(format!(
+                "--world {world}: on GPUs, --transport {name} joins threads of one process; use --world threads"
+            )),
+            (false, _, Some(seed)) => {
+                Err(format!("--world {world}: --shuffle {seed} is for threads: a network has an order of its own"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Further arguments for ranks that this program starts as processes: without them they would find that they are one
+    /// domain.
+    pub fn words_of_processes(&self, ranks: usize) -> Vec<String> {
+        let is_open = self.wire == Wire::Mesh && self.domains.is_none();
+        if is_open { vec!["--domains".to_string(), self.domains(ranks).to_string()] } else { Vec::new() }
+    }
+
+    /// The arguments that name it.
+    pub fn words(&self, ranks: usize) -> Vec<String> {
+        let name = ["--transport".to_string(), self.name().to_string()];
+        let domains = ["--domains".to_string(), self.domains(ranks).to_string()];
+        name.into_iter().chain(domains.into_iter().filter(|_| self.wire == Wire::Mesh)).collect()
     }
 
     /// The number of ranks: the given one, or as many as the domains list.
@@ -191,7 +226,7 @@ impl Mesh {
         let all: Vec<u32> = (0..ranks as u32).collect();
         match (&self.domains, self.wire) {
             (Some(domains), _) => domains.clone(),
-            (None, Wire::Loop) => Domains(all.chunks(1).map(<[u32]>::to_vec).collect()),
+            (None, Wire::Loop | Wire::Fabric) => Domains(all.chunks(1).map(<[u32]>::to_vec).collect()),
             (None, _) => Domains(all.chunks(ranks.div_ceil(2).max(1)).map(<[u32]>::to_vec).collect()),
         }
     }
@@ -208,7 +243,17 @@ impl Mesh {
 
     /// The same, by its own type.
     pub fn transport(&self, world: &World, sizes: ShmOptions) -> Result<MeshTransport, TransportError> {
-        MeshTransport::rendezvous(world, self.options(world.size(), sizes))
+        let mut options = self.options(world.size(), sizes);
+        if !world.are_threads() && self.wire == Wire::Mesh && self.domains.is_none() {
+            // A launcher's ranks: those of each host are a domain.
+            options.domains = None;
+        }
+        let link = MeshTransport::rendezvous(world, options)?;
+        if world.rank().index() == 0 && link.network().is_some() {
+            // On stderr: reports are the same over any network.
+            eprintln!("tilewire: {link}");
+        }
+        Ok(link)
     }
 
     /// Joins a world of ranks on GPUs. Collective.
@@ -231,18 +276,18 @@ impl Mesh {
         MeshTransport::virtual_ranks(device, ranks, self.options(ranks, sizes))
     }
 
-    fn options<S>(&self, ranks: usize, sizes: S) -> MeshOptions<S> {
+    fn options<S: Default>(&self, ranks: usize, sizes: S) -> MeshOptions<S> {
         let domains = Some(self.domains(ranks).0);
         // Every second seed has a ring of one descriptor, so that roles also wait for room.
         let ring = self.shuffle.filter(|seed| seed % 2 == 1).map(|_| 1);
         // And every second pair of seeds a thread for the proxy of a CPU rank.
         let thread = self.shuffle.is_some_and(|seed| seed / 2 % 2 == 1);
-        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread }
+        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread, ..MeshOptions::default() }
     }
 
     /// For reports: the name, the domains, the seed.
     pub fn describe(&self, ranks: usize) -> String {
-        let domains = if self.wire == Wire::Loop { String::new() } else { format!(" {}", self.domains(ranks)) };
+        let domains = if self.wire != Wire::Mesh { String::new() } else { format!(" {}", self.domains(ranks)) };
         let shuffled = self.shuffle.map_or(String::new(), |seed| format!(", shuffled by {seed}"));
         format!("{}{domains}{shuffled}", self.name())
     }

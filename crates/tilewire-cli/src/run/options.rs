@@ -114,10 +114,10 @@ pub struct Options {
     /// How the rounds share a launch
     #[arg(long, value_parser = one_of(ROUNDS.map(|rounds| (rounds_name(rounds), rounds))))]
     rounds: Option<Rounds>,
-    /// Where the ranks run; under a launcher env is the default, otherwise threads
+    /// Where the ranks run; under a launcher env is the default, otherwise threads, over fabric processes
     #[arg(long)]
     world: Option<Ranks>,
-    /// The engine: cpu over shm, loop or mesh, cuda over nvl, loop or mesh [default: cpu]
+    /// The engine: cpu over shm, loop, mesh or fabric, cuda over nvl, loop or mesh [default: cpu]
     #[arg(long)]
     engine: Option<Engine>,
     /// The transport; implies the engine
@@ -174,8 +174,9 @@ impl Options {
         let mesh = Mesh::of(self.transport, self.apart, self.shuffle)?;
         let mut count = self.ranks;
         if let Some(mesh) = &mesh {
-            let world = self.world.unwrap_or(Ranks::Threads);
-            mesh.only_threads(world == Ranks::Threads, world.name())?;
+            let usual = if mesh.is_of_processes() { Ranks::Processes } else { Ranks::Threads };
+            let world = self.world.unwrap_or(usual);
+            mesh.fits(world == Ranks::Threads, world.name(), engine)?;
             count = mesh.count(count)?;
         }
         // A rank cannot shift to itself; everything else works in a world of one.
@@ -221,7 +222,7 @@ fn engine_over(engine: Option<Engine>, transport: Option<Wire>) -> Result<Engine
     match (engine, transport) {
         (Some(engine), Some(wire)) if !wire.engines().contains(&engine) => {
             let (engine, transport) = (engine.name(), wire.name());
-            let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl, loop or mesh";
+            let fits = "cpu goes over shm, loop, mesh or fabric, cuda goes over nvl, loop or mesh";
             Err(format!("--engine {engine} does not go over --transport {transport}: {fits}"))
         }
         _ => Ok(engine.or(transport.map(|wire| wire.engines()[0])).unwrap_or(Engine::Cpu)),
@@ -266,8 +267,8 @@ mod tests {
 
     #[test]
     fn an_engine_and_a_transport_that_do_not_fit_are_both_named() {
-        let fits = "cpu goes over shm, loop or mesh, cuda goes over nvl, loop or mesh";
-        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm")] {
+        let fits = "cpu goes over shm, loop, mesh or fabric, cuda goes over nvl, loop or mesh";
+        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm"), ("cuda", "fabric")] {
             let why = format!("--engine {of} does not go over --transport {transport}: {fits}");
             for line in [
                 format!("sendrecv --engine {of} --transport {transport}"),
@@ -280,10 +281,9 @@ mod tests {
 
     #[test]
     fn a_transport_there_is_not_is_answered_with_those_there_are() {
-        // The first is planned.
-        for word in ["fabric", "tcp", "SHM", "cpu"] {
+        for word in ["verbs", "tcp", "SHM", "cpu"] {
             let why = engine(&format!("sendrecv --transport {word}")).unwrap_err();
-            assert!(why.contains(&format!("'{word}'")) && why.contains("shm, nvl, loop, mesh"), "{why}");
+            assert!(why.contains(&format!("'{word}'")) && why.contains("shm, nvl, loop, mesh, fabric"), "{why}");
         }
         assert!(engine("sendrecv --transport").unwrap_err().contains("a value is required for '--transport"));
     }
@@ -307,6 +307,8 @@ mod tests {
         assert_eq!(over("all_to_all --transport mesh --ranks 3"), (3, "mesh 0,1|2".into()));
         assert_eq!(over("all_to_all --transport mesh --domains 0,2|1,3"), (4, "mesh 0,2|1,3".into()));
         assert_eq!(over("gather --transport=mesh --domains=1|0 --shuffle 7"), (2, "mesh 1|0, shuffled by 7".into()));
+        assert_eq!(over("all_to_all --transport fabric --ranks 3"), (3, "fabric".into()));
+        assert_eq!(over("all_to_all --transport mesh --world processes --ranks 3"), (3, "mesh 0,1|2".into()));
         assert_eq!(parsed("all_to_all --transport shm").unwrap().mesh, None);
     }
 
@@ -324,7 +326,10 @@ mod tests {
             ("--transport loop --domains 0|1", "--domains 0|1 is for --transport mesh, not loop"),
             ("--shuffle 4", "--shuffle 4 is for --transport loop or mesh"),
             ("--transport loop --world processes", "--world processes: --transport loop joins threads of one process"),
-            ("--transport mesh --world env", "--world env: --transport mesh joins threads of one process"),
+            ("--transport fabric --world threads", "--world threads: --transport fabric joins processes"),
+            ("--transport fabric --shuffle 3", "--shuffle 3 is for --transport loop or mesh"),
+            ("--transport mesh --world processes --shuffle 3", "--shuffle 3 is for threads"),
+            ("--transport mesh --world env --engine cuda", "on GPUs, --transport mesh joins threads"),
         ] {
             let said = parsed(&format!("all_to_all {line}")).unwrap_err();
             assert!(said.contains(why), "{line}: {said}");

@@ -2,8 +2,9 @@
 
 use super::case::{Peers, Transfer, prepare, protocol_name};
 use super::collective::{Collective, prepare_all};
+use super::mesh::Mesh;
 use super::options::Run;
-use super::worlds::{DEFAULT, Ranks, everywhere};
+use super::worlds::{DEFAULT, Ranks, everywhere, in_processes};
 use crate::bench::{Size, duration};
 use crate::memory::{self, TooMuch};
 use crate::table::Table;
@@ -24,14 +25,22 @@ use tilewire::transport::{RankError, World};
 
 /// Runs it; the status is success if every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
-    let ranks = run.ranks.unwrap_or_else(|| Ranks::Threads.unless_launched());
-    if let Some(Err(why)) = run.mesh.as_ref().map(|mesh| mesh.only_threads(ranks == Ranks::Threads, ranks.name())) {
+    let are_processes = run.mesh.as_ref().is_some_and(Mesh::is_of_processes);
+    let usual = if are_processes { Ranks::Processes } else { Ranks::Threads };
+    let ranks = run.ranks.unwrap_or_else(|| usual.unless_launched());
+    let fits = |mesh: &Mesh| mesh.fits(ranks == Ranks::Threads, ranks.name(), run.engine);
+    if let Some(Err(why)) = run.mesh.as_ref().map(fits) {
         _ = writeln!(stderr(), "tilewire: {why}");
         return Ok(ExitCode::from(2));
     }
     if let Some(too_much) = enough_memory(run, run.count.unwrap_or(DEFAULT)).err().filter(|_| ranks != Ranks::Env) {
         _ = writeln!(stderr(), "tilewire: {too_much}");
         return Ok(ExitCode::from(2));
+    }
+    if let (Ranks::Processes, Some(mesh)) = (ranks, &run.mesh) {
+        let count = run.count.unwrap_or(DEFAULT);
+        let more = mesh.words_of_processes(count);
+        return in_processes(count, &more.iter().map(String::as_str).collect::<Vec<_>>());
     }
     everywhere(ranks, run.count, &run.words(), |world| turns(world, run))
 }

@@ -96,7 +96,8 @@ pub fn in_processes(count: usize, more: &[&str]) -> Result<ExitCode> {
     let mut program = vec![own.into_os_string()];
     program.extend(std::env::args_os().skip(1));
     program.extend(["--world", "env"].iter().chain(more).map(OsString::from));
-    launch(&Job { ranks: count, deadline: None, program, prefixed: false })
+    let (deadline, hosts, address) = (None, Vec::new(), None);
+    launch(&Job { ranks: count, deadline, hosts, address, program, prefixed: false })
 }
 
 /// The rank that reports why the job fails, and that it has done so, with the status of the job.

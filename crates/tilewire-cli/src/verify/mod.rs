@@ -102,7 +102,7 @@ pub struct Request {
     /// Where the ranks of the collectives run; as processes, nothing else is verified
     #[arg(long, value_enum, default_value_t = Ranks::Threads)]
     pub world: Ranks,
-    /// The transport; over loop and mesh, only collectives are verified
+    /// The transport; over loop, mesh and fabric, only collectives are verified. Ranks over fabric are processes
     #[command(flatten)]
     pub wire: CpuWire,
     /// The domains of a mesh
@@ -200,7 +200,10 @@ impl Request {
             }
             None => {}
             Some(mesh) => {
-                mesh.only_threads(self.world == Ranks::Threads, self.world.name())?;
+                if mesh.is_of_processes() && self.world == Ranks::Threads {
+                    self.world = Ranks::Processes.unless_launched();
+                }
+                mesh.fits(self.world == Ranks::Threads, self.world.name(), self.engine)?;
                 if self.ranks.is_empty() {
                     self.ranks.extend(mesh.count(None)?);
                 }
@@ -269,7 +272,9 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
             let progress = stderr().is_terminal().then_some("--progress");
             one_by_one(&request.ranks, |ranks| {
                 let number = ranks.to_string();
-                let more: Vec<&str> = ["--ranks", &number].into_iter().chain(progress).collect();
+                let mesh = request.mesh().expect("a checked request").map(|mesh| mesh.words_of_processes(ranks));
+                let mesh = mesh.iter().flatten().map(String::as_str);
+                let more: Vec<&str> = ["--ranks", &number].into_iter().chain(progress).chain(mesh).collect();
                 in_processes(ranks, &more)
             })
         }
@@ -295,7 +300,8 @@ fn one_by_one(ranks: &[usize], run: impl Fn(usize) -> Result<ExitCode>) -> Resul
 /// The collectives, as one of the processes of a job.
 fn rank(world: &World, request: &Request) -> Result<bool, RankError> {
     let (start, device) = (Instant::now(), request.device()?);
-    let outcomes = collectives_of(world, request.asked(device.as_ref()))?;
+    let mesh = request.mesh().expect("a checked request");
+    let outcomes = collectives_of(world, Asked { mesh: mesh.as_ref(), ..request.asked(device.as_ref()) })?;
     let mut tally = Tally::default();
     for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
         tally.collective(collective.name(), outcome);

@@ -7,8 +7,8 @@ use crate::ir::{Kernel, Param};
 use crate::tensor::{AccessError, Arg, Memory, bytes_of};
 
 /// Runs one launch of `kernel` on a copy of the memory that `args` name and returns the bytes afterwards: for every
-/// parameter one vector per bank (a scalar has one bank, a queue has none). The tensors themselves are not touched.
-/// Arguments that share memory share it in the copy too. A queue reaches no peer.
+/// parameter one vector per bank (a scalar has one bank, a queue has none), without gaps between rows. The tensors
+/// themselves are not touched. Arguments that share memory share it in the copy too. A queue reaches no peer.
 ///
 /// `rank` is (this rank, number of ranks).
 pub fn evaluate(
@@ -19,7 +19,7 @@ pub fn evaluate(
 ) -> Result<Vec<Vec<Vec<u8>>>, EvalError> {
     let unread = |error: AccessError| EvalError::Binding { kernel: kernel.name.clone(), message: error.to_string() };
     let snapshot = Snapshot::of(args.iter().flat_map(memories_of).collect()).map_err(unread)?;
-    let mut banks_of = Vec::new();
+    let mut rows_of = Vec::new();
     let mut params = Vec::new();
     for (i, arg) in args.iter().enumerate() {
         let banks: Vec<Bank> = memories_of(arg).iter().map(|memory| snapshot.bank(memory)).collect();
@@ -38,11 +38,12 @@ pub fn evaluate(
             }
             Arg::Queue(_) => Bound::Queue(Vec::new()),
         });
-        banks_of.push(banks);
+        rows_of.push(memories_of(arg).iter().map(|memory| snapshot.rows(memory).collect()).collect::<Vec<Vec<_>>>());
     }
     let binding = Binding { rank: rank.0, world_size: rank.1, params, operations: operations_of(args) };
     let after = run(kernel, &binding, snapshot.memories, options)?;
-    Ok(banks_of.iter().map(|banks| banks.iter().map(|&bank| after.bank(bank).to_vec()).collect()).collect())
+    let bytes = |rows: &Vec<Bank>| rows.iter().flat_map(|&row| after.bank(row).to_vec()).collect();
+    Ok(rows_of.iter().map(|banks| banks.iter().map(bytes).collect()).collect())
 }
 
 /// Copies of pieces of the address space: memories that overlap or touch are one piece.
@@ -74,7 +75,10 @@ impl Snapshot {
             while let Some((memory, others)) = rest.split_first().filter(|(memory, _)| address(memory) <= end) {
                 end = end.max(address(memory) + memory.bytes());
                 bytes.resize(end - base, 0);
-                bytes[address(memory) - base..][..memory.bytes()].copy_from_slice(&bytes_of(memory)?);
+                // What lies between rows is nobody's: no index gets there, and the copy has zeros.
+                for (_, row) in memory.runs() {
+                    bytes[address(&row) - base..][..row.bytes()].copy_from_slice(&bytes_of(&row)?);
+                }
                 rest = others;
             }
             pieces.push(Piece { start, end, base, copy: memories.add(bytes) });
@@ -82,7 +86,17 @@ impl Snapshot {
         Ok(Snapshot { memories, pieces })
     }
 
-    /// The place of a copied memory in the copy.
+    /// The places of a copied memory's rows in the copy.
+    pub(super) fn rows(&self, memory: &Memory) -> impl Iterator<Item = Bank> {
+        let (Bank { memory: copy, offset, .. }, of) = (self.bank(memory), memory.rows());
+        (0..of.count).map(move |row| Bank {
+            memory: copy,
+            offset: offset + (row * of.stride) as u64,
+            len: of.width as u64,
+        })
+    }
+
+    /// The place of a copied memory in the copy, gaps included.
     pub(super) fn bank(&self, memory: &Memory) -> Bank {
         let (start, bytes) = (address(memory), memory.bytes());
         let piece = self.pieces.iter().find(|piece| piece.start <= start && start + bytes <= piece.end);

@@ -19,8 +19,12 @@ impl Card {
     /// The card for a chunk that travels by this protocol. `way`: the algorithm, in words.
     fn of(plan: &Itinerary, hooks: &Hooks<'_>, way: &str, protocol: Protocol, tiling: &Tiling) -> Card {
         let types: Vec<String> = hooks.types.iter().map(ToString::to_string).collect();
-        let shape = hooks.output_shape.as_ref();
-        let shape = shape.map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
+        let shape = hooks.tiled_shape();
+        let shape = shape.map_or("none".to_string(), |shape| {
+            // Their tiles differ.
+            let of = if shape.is_of_tensor { " of a tensor of rows" } else { "" };
+            format!("[{}, {}]{of}", shape.rows, shape.cols)
+        });
         let mut card = Card(vec![
             ("the collective", plan.operation.agreement()),
             ("the number of elements", tiling.len().to_string()),

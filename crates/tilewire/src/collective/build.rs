@@ -35,15 +35,16 @@ impl<'l> Request<'_, 'l> {
             let device =
                 [&plan.out, &plan.inp].into_iter().find_map(|tensor| tensor.memory().reachable_from().device_only());
             let seat = device.map(|number| Seat::of_thread(&Device::open(number)?)).transpose()?;
-            return Ok(PreparedExchange::alone(Launch::alone(traced, seat.as_ref(), unroll, plan.call)?));
+            let bound = plan.bound();
+            return Ok(PreparedExchange::alone(Launch::alone(traced, seat.as_ref(), unroll, plan.call)?, bound));
         }
         let stores = StorePolicy::of(&plan.traffic);
         let stores = StorePolicy { puts: self.puts.unwrap_or(stores.puts), ..stores };
         let options = LaunchOptions { deadline: self.deadline, watched: self.watched, stores, unroll };
         let hash = self.same_hooks.then(|| self.hooks.hash()).transpose()?;
         let cards = Cards::of(&plan, &self.hooks, hash);
-        let posted = self.registered(&plan);
-        Ok(PreparedExchange::over(self.link(), traced, cards, options, plan.call)?.keeping(posted))
+        let (posted, bound) = (self.registered(&plan), plan.bound());
+        Ok(PreparedExchange::over(self.link(), traced, cards, options, (plan.call, bound))?.keeping(posted))
     }
 
     /// What must stay registered while the collective can be launched: what its posts write and read, and this rank's own

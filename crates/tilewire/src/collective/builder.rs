@@ -12,7 +12,7 @@ use crate::hook::{AnyCtx, AnyValue, Ctx, Payload, Regs, Traced, Value};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::link::{Transport, Window};
-use crate::tensor::Tensor;
+use crate::tensor::{Axis, Tensor};
 use crate::vm::Puts;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -110,6 +110,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
     #[track_caller]
     pub fn chunk_shape(mut self, rows: usize, cols: usize) -> Self {
         self.request.hooks.set_chunk_shape(rows, cols);
+        self.request.shape_chunks();
         self
     }
 
@@ -131,6 +132,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, 
     #[track_caller]
     pub fn output_shape(mut self, rows: usize, cols: usize) -> Self {
         self.request.hooks.set_output_shape(rows, cols);
+        self.request.shape_chunks();
         self
     }
 
@@ -270,6 +272,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
     /// Number of positions to send, if it differs from the length of the input: for hooks that gather.
     pub fn send_len(mut self, len: usize) -> Self {
         self.request.send_len = Some(len);
+        self.request.shape_chunks();
         self
     }
 
@@ -294,6 +297,58 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
 
 /// Settings for how the data travels.
 impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, In, Out, R, K> {
+    /// Cuts tensors of several rows into chunks along this axis: a chunk is some of their rows (the default), or some
+    /// of their columns in every row. Use [`output_along`](Self::output_along) if the output is cut along another axis.
+    /// A tensor of one row has no axes, and is cut into runs of elements.
+    ///
+    /// A tensor of several rows gives its chunks a shape, so hooks have `c.row()` and `c.col()` without
+    /// [`chunk_shape`](Self::chunk_shape). All ranks must have chunks of one shape.
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport};
+    /// use tilewire::tensor::Axis;
+    /// use tilewire::{Tensor, World, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     // Every rank has some columns of a matrix, and gets them all.
+    ///     let mine = Tensor::from_fn(6, |i| (10 * world.rank().number() + i as u32)).reshape(3, 2).unwrap();
+    ///     let all = Tensor::<u32>::zeros(12).reshape(3, 4).unwrap();
+    ///     all_gather(&link, &all, &mine).along(Axis::Cols).run()?;
+    ///     assert_eq!(all.to_vec(), [0, 1, 10, 11, 2, 3, 12, 13, 4, 5, 14, 15]);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn along(mut self, axis: Axis) -> Self {
+        self.request.axes = [axis; 2];
+        self.request.shape_chunks();
+        self
+    }
+
+    /// Cuts the output along another axis than the input. Call it after [`along`](Self::along).
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport};
+    /// use tilewire::tensor::Axis;
+    /// use tilewire::{Tensor, World, all_to_all};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     // Every rank has some rows of a matrix, and gets all rows of some columns.
+    ///     let rows = Tensor::from_fn(8, |i| (8 * world.rank().number() + i as u32)).reshape(2, 4).unwrap();
+    ///     let columns = Tensor::<u32>::zeros(8).reshape(4, 2).unwrap();
+    ///     all_to_all(&link, &columns, &rows).along(Axis::Cols).output_along(Axis::Rows).run()?;
+    ///     let first = 2 * world.rank().number();
+    ///     assert_eq!(columns.to_vec(), [0, 1, 4, 5, 8, 9, 12, 13].map(|i| first + i));
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn output_along(mut self, axis: Axis) -> Self {
+        self.request.axes[1] = axis;
+        self.request.shape_chunks();
+        self
+    }
+
     /// Sets several knobs together. Knobs that `config` leaves unset keep their earlier value; knobs that are never set
     /// are chosen by size. This method and those for single knobs combine in any order, and the last value given for a
     /// knob wins.

@@ -1,7 +1,8 @@
 //! Tests of collectives over carriers that fail, refuse or stop: every rank gets a typed error that names the peer, and
 //! none hangs.
 
-use super::{RunError, all_reduce};
+use super::error::RunError;
+use super::reductions::all_reduce;
 use crate::link::{MeshTransport, ShmOptions};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::proxy::{Carrier, Event, LoopCarrier, ProxyError, Write};

@@ -1,6 +1,7 @@
 //! The errors that can occur between the call of a collective and its result.
 
 use super::call::Call;
+use super::rebind::RebindError;
 use crate::cuda::CudaError;
 use crate::hook::{BuildError, Misuse};
 use crate::ir::SourceLine;
@@ -33,6 +34,8 @@ pub enum RunError {
     Cuda(CudaError),
     /// The transport cannot perform the transfer.
     Transfer(TransferError),
+    /// Other tensors cannot take the place of those that the kernel was built for.
+    Rebind(RebindError),
     /// The ranks could not meet.
     Transport(Arc<TransportError>),
     /// Two ranks describe one operation differently. Neither of them has launched it.
@@ -240,6 +243,7 @@ errors! {
         Launch(error) => "{error}",
         Cuda(error) => "{error}",
         Transfer(error) => "{error}",
+        Rebind(error) => "{error}",
         Transport(error) => "{error}",
         Mismatch(error) => "{error}",
         PeerFailed { cause, during, .. } => { |f| peer_failed(f, cause, during.as_deref()) },
@@ -255,7 +259,7 @@ errors! {
         Transfer(error) => error.source(),
         Transport(error) => error.source(),
     }
-    from { BuildError => Build, PrepareError => Prepare }
+    from { BuildError => Build, PrepareError => Prepare, RebindError => Rebind }
 }
 
 impl RunError {

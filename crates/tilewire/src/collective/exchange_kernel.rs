@@ -10,7 +10,7 @@ use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::link::Transport;
 use crate::schedule::{
-    self, BulkPlan, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, post_direct, recv_bulk_any,
+    self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, post_direct, recv_bulk_any,
     recv_direct, recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any,
     send_bulk_any, send_direct_any, send_packets, send_tiles_any, share_packets,
 };
@@ -204,7 +204,10 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
         let (input, output) =
             (chunk(input, holds, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
         let (other, tiling) = (leg.peer, leg.tiling);
-        let scene = Scene { input, output, tiling, flow, other, start: 0, cols: None };
+        // Tiles of one row have no shape: see `Hooks::tiled_shape`.
+        let shape = hooks.output_shape.as_ref().filter(|_| hooks.tiled_shape().is_none());
+        let cols = shape.map(|shape| shape.cols.max(1));
+        let scene = Scene { input, output, tiling, flow, other, start: 0, cols };
         Body { exchange, leg, peer: None, scene, kept: None, words: None }
     }
 
@@ -280,7 +283,10 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
                     Side::Send if matches!(self.leg.window, Some(LegWindow::Posted { in_place: true, .. })) => {
                         post_direct(r, peer, max_blocks, tiling, hooks.types[0].size());
                     }
-                    Side::Send => send_direct_any(r, peer, (max_blocks, hooks.types[0]), tiling, &produce),
+                    Side::Send => {
+                        let to = DirectTo { max_blocks, ty: hooks.types[0], pitch: self.leg.pitch };
+                        send_direct_any(r, peer, to, tiling, &produce)
+                    }
                     Side::Receive => recv_direct(r, peer, max_blocks, tiling.blocks()),
                 }
             }
@@ -291,6 +297,9 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
 /// The memory as words, if the leg copies it unchanged in packets. Elements then need not be packed one by one. The
 /// peer may still pack its elements, so each block's part must consist of whole words.
 fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
+    if !memory.is_contiguous() {
+        return None;
+    }
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
     let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();
     let whole = leg.tiling.tiles() == 1 || part.is_multiple_of(8);

@@ -15,7 +15,7 @@ use super::two_level::{self, Levels, Passing, Question, TwoLevel};
 use crate::hook::MisuseKind;
 use crate::ir::{SourceLine, Type};
 use crate::link::Transport;
-use crate::tensor::{AnyTensor, Memory};
+use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{LinkKind, Protocol, Rank, TransferError};
 use crate::vm::{Kept, Traffic};
@@ -41,12 +41,15 @@ pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itiner
     let len = legs.all().next().map_or(0, |leg| leg.tiling.len());
     let traffic = Traffic {
         chunks: sent + passed + usize::from(legs.own.is_some()),
-        staged_output: staged.then(|| request.out.memory().bytes()),
+        staged_output: staged.then(|| request.out.memory().covered()),
         stages: staged,
         kept,
         ..Traffic::default()
     };
-    let windows = window.map(|window| window.number.clone());
+    // Ranks that cut their outputs along different axes would write each other's chunks.
+    let along = if request.axes[1] == Axis::Cols { ", along columns" } else { "" };
+    let faults = [faults, expanded(request, legs.all().any(|leg| leg.out.is_some()))].concat();
+    let windows = window.map(|window| format!("{}{along}", window.number));
     let base = Itinerary::of(request, facts, len, Work::Legs(legs));
     let algorithm = if planner.levels.is_some() { Algorithm::TwoLevel } else { base.algorithm };
     Ok(Itinerary { algorithm, windows, why, faults, traffic, ..base })
@@ -150,7 +153,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             // Only the root has an output. Before the first launch, its chunk length is compared with that of the other
             // ranks.
             (Pattern::Gather { root }, _) if root != self.link.rank() => Ok(self.sent()),
-            _ => Ok(route.output.range("the output", self.request.out.len(), self.facts.ranks)?.len()),
+            _ => Ok(self.output(route.output)?.as_ref().map_or(0, AnyTensor::len)),
         }
     }
 
@@ -170,7 +173,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             types: hooks.types,
             len,
             last_per: hooks.stored_per(self.link.is_dense()),
-            shape: hooks.output_shape.as_ref(),
+            shape: hooks.tiled_shape(),
             at_once: if self.layout == Rounds::Legs { 2 * rounds } else { rounds },
             only: ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged")),
             consumed: !hooks.stores(),
@@ -189,9 +192,10 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
     }
 
     fn leg(&self, route: Route) -> Result<Leg, RunError> {
-        let (Request { inp, out, .. }, ranks) = (self.request, self.facts.ranks);
+        let (inp, ranks) = (&self.request.inp, self.facts.ranks);
         let (Route { side, peer, .. }, is_own) = (route, self.is_own(&route));
         let len = self.positions(&route)?;
+        let pitch = self.pitch(&route);
         let message = self.message(&route, len, self.config);
         let (way, tiling) = message.settle(self.link, &self.facts).map_err(|error| match (error, self.window) {
             (RunError::Transfer(TransferError::TooLarge { protocol: Protocol::Direct { .. }, .. }), Some(window)) => {
@@ -200,33 +204,45 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
             (error, _) => error,
         })?;
         self.check_direct(&way, side)?;
-        let part = |part: Part, what, len| match part {
-            Part::Absent => Ok(None),
-            part => part.range(what, len, ranks).map(Some),
-        };
-        let inp = part(route.input, "the input", inp.len())?.map(|range| inp.slice(range));
-        let out = part(route.output, "the output", out.len())?.map(|range| out.slice(range));
+        let (inp, out) = (route.input.of("the input", inp, self.request.axes[0], ranks)?, self.output(route.output)?);
         let window = self.window.filter(|_| matches!(way.protocol, Protocol::Direct { .. }) && !is_own);
         let window = window.filter(|_| side == Side::Send).map(|window| {
             let (first, bytes) = self.window_range(&route, len);
+            if first + bytes > window.bytes_of(peer) && self.pattern.is_collective() {
+                return Err(window.too_short(&route, (first, bytes)));
+            }
             // A transfer uses the window from its start, whatever the window's length.
             if let Some(region) = window.posted.clone().filter(|region| region.bytes(peer).is_some()) {
                 let in_place = inp.as_ref().is_some_and(|inp| self.posts_in_place(peer, inp, bytes));
-                return LegWindow::Posted { region, first, bytes, in_place, source: OnceCell::new() };
+                return Ok(LegWindow::Posted { region, first, bytes, in_place, source: OnceCell::new() });
             }
             let bytes = if self.pattern.is_collective() { bytes } else { window.bytes_of(peer) };
-            LegWindow::Mapped(window.part_of(peer, first, bytes))
+            Ok(LegWindow::Mapped(window.part_of(peer, first, bytes)))
         });
+        let window = window.transpose()?;
         // Copies of a role share the tiles. Without copies, fewer tiles are better.
         let tiling = if is_own && self.facts.copies == 1 { tiling.bands(way.granule) } else { tiling };
-        Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, window, keeps: None })
+        Ok(Leg {
+            peer,
+            side,
+            inp,
+            out,
+            tiling,
+            protocol: way.protocol,
+            link: way.link,
+            pitch: pitch.filter(|_| window.is_some()),
+            window,
+            keeps: None,
+        })
     }
 
     /// The window that `direct` writes on a route. None if its two ranks are far from each other and posts do not reach it:
     /// both see that, since posts reach it from everywhere or from nowhere.
     fn window_of(&self, route: &Route) -> Option<&'p WindowOf> {
         let is_far = route.peer.index() < self.facts.ranks && self.link.link(route.peer).kind == LinkKind::Fabric;
-        self.window.filter(|window| !is_far || window.posted_bytes_of(route.peer).is_some())
+        // A post is one run of bytes, so it cannot write some columns of every row.
+        let is_one_run = self.pitch(route).is_none();
+        self.window.filter(|window| !is_far || is_one_run && window.posted_bytes_of(route.peer).is_some())
     }
 
     /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it, and
@@ -244,7 +260,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
     fn keep(&self, legs: &mut Legs) -> Option<Kept> {
         let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
         let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
-        let copies = self.hooks().is_copy() && self.hooks().output_shape.is_none();
+        let copies = self.hooks().is_copy() && self.hooks().tiled_shape().is_none();
         let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && !self.facts.on_gpu();
         let how = if kept.is(sent) { Kept::Same } else { Kept::Other };
         let alike = own.tiling.len() == leg.tiling.len();
@@ -252,7 +268,7 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         // that it is ready.
         let alone = leg.tiling.blocks() == 1 && self.layout == Rounds::Roles;
         let is_memory = self.link.link(leg.peer).kind == LinkKind::Shm;
-        let pays = self.request.keeps || how.pays(sent.bytes());
+        let pays = self.request.keeps || how.pays(sent.covered());
         if !(copies && is_direct && is_memory && alike && alone && pays) {
             return None;
         }
@@ -285,11 +301,28 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         faults
     }
 
-    /// The first byte, and the number of bytes, that a route writes in the receiver's window.
+    /// This part of the output.
+    fn output(&self, part: Part) -> Result<Option<AnyTensor>, TransferError> {
+        part.of("the output", &self.request.out, self.request.axes[1], self.facts.ranks)
+    }
+
+    /// Distance between the rows of a chunk in the receiver's output, in bytes, if there are gaps between them. All
+    /// ranks have outputs of the same rows and columns.
+    fn pitch(&self, route: &Route) -> Option<usize> {
+        let (grid, axis) = (self.request.out.grid(), self.request.axes[1]);
+        let in_columns = matches!(route.lands, Part::Chunk(_)) && grid.rows > 1 && axis == Axis::Cols;
+        (in_columns && self.facts.ranks > 1).then(|| grid.cols * self.hooks().types[0].size())
+    }
+
+    /// The first byte, and the number of bytes up to the last one, that a route writes in the receiver's window.
     fn window_range(&self, route: &Route, len: usize) -> (usize, usize) {
         let bytes = len * self.hooks().types[0].size();
-        match route.lands {
-            Part::Chunk(k) => (k * bytes, bytes),
+        match (route.lands, self.pitch(route)) {
+            (Part::Chunk(k), Some(pitch)) => {
+                let (width, rows) = (pitch / self.facts.ranks, self.request.out.grid().rows);
+                (k * width, (rows - 1) * pitch + width)
+            }
+            (Part::Chunk(k), None) => (k * bytes, bytes),
             _ => (0, bytes),
         }
     }
@@ -302,6 +335,9 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         let unable = |why| Err(TransferError::Unable { protocol, why });
         if self.hooks().types != [window.ty] {
             return unable("it stores one value of the window's type: use staged or packet for others");
+        }
+        if matches!(self.pattern, Pattern::Gather { .. }) && self.request.axes[1] == Axis::Cols {
+            return unable("only the root knows the rows of its output: gather along rows, or use staged");
         }
         if side == Side::Receive && !window.own.is(self.request.out.memory()) {
             return unable("the output is not this rank's part of the window: give window.tensor() as output");
@@ -346,6 +382,13 @@ fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
         }
     }
     Ok(())
+}
+
+/// The fault of an output whose rows are all the same elements, if the kernel writes it.
+pub(super) fn expanded(request: &Request<'_, '_>, is_written: bool) -> Vec<(SourceLine, MisuseKind)> {
+    let grid = request.out.grid();
+    let fault = (request.hooks.at.clone(), MisuseKind::Expanded { rows: grid.rows });
+    if is_written && grid.is_expanded() { vec![fault] } else { Vec::new() }
 }
 
 /// The error for an output that overlaps this part of the input.

@@ -5,7 +5,7 @@ use crate::hook::{
     AnyCtx, Block, BuildError, Chunk, Holds, HookLeg, MisuseKind, Overlap, Payload, RoleCtx, Value, View, kernel_at,
 };
 use crate::ir::{self, SourceLine, Type};
-use crate::tensor::{AnyTensor, Memory};
+use crate::tensor::{AnyTensor, Grid, Memory};
 use crate::transport::TransferError;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,6 +21,16 @@ pub(super) struct Shape {
     pub rows: usize,
     pub cols: usize,
     pub at: SourceLine,
+    /// True if the user did not say it: a tensor has these rows. Its tiles are whole rows, since nothing says that
+    /// columns are read.
+    pub is_of_tensor: bool,
+}
+
+/// A chunk of a tensor, before it is cut: its length, and its rows and columns if the tensor has several rows.
+#[derive(Clone, Copy)]
+pub(super) struct ChunkForm {
+    pub len: usize,
+    pub grid: Option<Grid>,
 }
 
 /// What the user specified for the elements of a collective: hooks, types and shapes.
@@ -36,6 +46,9 @@ pub(super) struct Hooks<'h> {
     /// True if `produce` is the default, which copies the input.
     pub copies: bool,
     consume: Option<Rc<ConsumeHook<'h>>>,
+    /// The shapes that the user gave the chunks of the input and the output.
+    said: [Option<Shape>; 2],
+    /// The shapes of the chunks: the user's, or those of tensors that have several rows.
     pub input_shape: Option<Shape>,
     pub output_shape: Option<Shape>,
     /// How many neighbours share the last of several values.
@@ -56,6 +69,7 @@ impl<'h> Hooks<'h> {
             given_at: [at.clone(), at.clone()],
             copies: true,
             consume: None,
+            said: [None, None],
             input_shape: None,
             output_shape: None,
             last_per: 1,
@@ -81,14 +95,41 @@ impl<'h> Hooks<'h> {
 
     #[track_caller]
     pub(super) fn set_chunk_shape(&mut self, rows: usize, cols: usize) {
-        let shape = Shape { rows, cols, at: SourceLine::caller() };
-        self.output_shape.get_or_insert(shape.clone());
-        self.input_shape = Some(shape);
+        let shape = Shape { rows, cols, at: SourceLine::caller(), is_of_tensor: false };
+        self.said[1].get_or_insert(shape.clone());
+        self.said[0] = Some(shape);
     }
 
     #[track_caller]
     pub(super) fn set_output_shape(&mut self, rows: usize, cols: usize) {
-        self.output_shape = Some(Shape { rows, cols, at: SourceLine::caller() });
+        self.said[1] = Some(Shape { rows, cols, at: SourceLine::caller(), is_of_tensor: false });
+    }
+
+    /// Settles the shapes of the chunks of the input and the output, which may be absent. A tensor of several rows
+    /// gives its chunks a shape, unless the user gave one. A chunk without a shape takes that of the other one, if it
+    /// is as long.
+    pub(super) fn shape_chunks(&mut self, [inp, out]: [Option<ChunkForm>; 2]) {
+        let at = &self.at;
+        let of = |chunk: Option<ChunkForm>| {
+            let Grid { rows, cols, .. } = chunk?.grid?;
+            Some(Shape { rows, cols, at: at.clone(), is_of_tensor: true })
+        };
+        let fits = |chunk: Option<ChunkForm>, shape: &Shape| {
+            chunk.is_none_or(|chunk| chunk.grid.is_none() && chunk.len == shape.rows * shape.cols)
+        };
+        let [said_input, said_output] = self.said.clone();
+        let (of_input, of_output) = (of(inp), of(out));
+        let other = of_input.clone().filter(|shape| fits(out, shape));
+        let output = said_output.or(of_output).or(other);
+        let other = output.clone().filter(|shape| shape.is_of_tensor && fits(inp, shape));
+        self.input_shape = said_input.or(of_input).or(other);
+        self.output_shape = output;
+    }
+
+    /// The shape that tiles are cut from. One row of a tensor is cut like a chunk without a shape, since a rank may
+    /// have it as a tensor of one dimension.
+    pub(super) fn tiled_shape(&self) -> Option<&Shape> {
+        self.output_shape.as_ref().filter(|shape| !shape.is_of_tensor || shape.rows > 1)
     }
 
     /// How many neighbours share one stored value of the last part on this link's way. Groups never cross rows. Slots
@@ -174,7 +215,7 @@ impl<'h> Hooks<'h> {
         let element = |c: AnyCtx<'t>| self.consume(&c, self.produce(&c));
         if shaped {
             r.each2(extent, output.cols(), |row, col| {
-                let row = offset(row);
+                let row = offset(row).within(output.rows());
                 let pos = row * output.cols() as i64 + col;
                 element(AnyCtx::new(r, input, output).row(row).col(col).pos(pos).build());
             });

@@ -12,13 +12,14 @@ use super::algorithm::{Algorithm, ReduceOp};
 use super::call::Call;
 use super::facts::WorldFacts;
 use super::operation::{Kind, Operation};
+use super::rebind::Bound;
 use super::request::Request;
 use super::rounds::{Rounds, Warps};
 use crate::hook::MisuseKind;
 use crate::ir::{SourceLine, Type};
 use crate::link::{PostFrom, Transport};
 use crate::schedule::{PostedWindow, Tiling};
-use crate::tensor::{AnyTensor, Memory};
+use crate::tensor::{AnyTensor, Axis, Memory};
 use crate::transport::layout::Side;
 use crate::transport::proxy::{PostedRegion, PostedSource};
 use crate::transport::{LinkKind, LinkShape, Protocol, Rank, TransportError};
@@ -36,6 +37,8 @@ pub(super) struct Itinerary {
     pub call: Call,
     pub out: AnyTensor,
     pub inp: AnyTensor,
+    /// The axes along which the input and the output are cut into chunks.
+    pub axes: [Axis; 2],
     pub algorithm: Algorithm,
     /// How the rounds share the launch.
     pub layout: Rounds,
@@ -59,6 +62,7 @@ pub(super) struct Itinerary {
 }
 
 /// The work to be done.
+#[expect(clippy::large_enum_variant, reason = "there is one for each plan")]
 pub(super) enum Work {
     /// Hooks over a whole tensor. Each block has a share of its rows, or of its elements.
     Map { blocks: usize, share: usize },
@@ -105,6 +109,8 @@ pub(super) struct Leg {
     pub link: LinkShape,
     /// Where `direct` writes.
     pub window: Option<LegWindow>,
+    /// Distance between the rows of the chunk there, in bytes, if there are gaps between them.
+    pub pitch: Option<usize>,
     /// The rank's own leg, if it is not separate: this leg stores the rank's own chunk while it sends another.
     pub keeps: Option<Box<Leg>>,
 }
@@ -219,12 +225,13 @@ impl Itinerary {
     /// A plan for this work with chunks of `len` elements: one-shot unless the user chose another algorithm, without
     /// windows and without faults.
     pub(super) fn of(request: &Request<'_, '_>, facts: WorldFacts, len: usize, work: Work) -> Itinerary {
-        let Request { operation, out, inp, hooks, config, .. } = request;
+        let Request { operation, out, inp, axes, hooks, config, .. } = request;
         Itinerary {
             operation: *operation,
             call: operation.call(len, hooks.types, &hooks.at),
             out: out.clone(),
             inp: inp.clone(),
+            axes: *axes,
             algorithm: config.algorithm.unwrap_or(Algorithm::OneShot),
             layout: request.layout(&facts),
             facts,
@@ -238,6 +245,22 @@ impl Itinerary {
             why: None,
             faults: Vec::new(),
         }
+    }
+
+    /// Its tensors, and which of them peers reach, or posts read where they lie.
+    pub(super) fn bound(&self) -> Bound {
+        let is_direct = |(_, protocol, _): (_, Protocol, _)| matches!(protocol, Protocol::Direct { .. });
+        let reached = match &self.work {
+            Work::Shards(of) => {
+                [of.windows.as_ref().is_some_and(|windows| windows.output.is_some()), of.windows.is_some()]
+            }
+            Work::Legs(legs) => {
+                let is_posted = |leg: &Leg| matches!(leg.window, Some(LegWindow::Posted { in_place: true, .. }));
+                [self.tilings().into_iter().any(is_direct), legs.all().any(is_posted)]
+            }
+            Work::Map { .. } => [false; 2],
+        };
+        Bound { tensors: [self.out.clone(), self.inp.clone()], reached }
     }
 
     /// Registers what posts to windows will read, before the kernel is traced.

@@ -5,8 +5,9 @@ use super::error::RunError;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, Seat};
 use crate::hook::Traced;
-use crate::ir::{Kernel, SourceLine, simplify, verify};
+use crate::ir::{Kernel, Param, SourceLine, simplify, verify};
 use crate::link::Transport;
+use crate::tensor::{Arg, Memory};
 use crate::transport::proxy::Proxy;
 use crate::transport::{Abort, AbortCode, Cause, Deadline, Door, Rank, TransferError, TransportError, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
@@ -21,8 +22,9 @@ use std::time::Duration;
 pub struct Launch<'l> {
     hosts: Vec<&'l dyn Transport>,
     engine: Engine,
-    /// The kernel as it was traced, for printing and for tools.
+    /// The kernel as it was traced, for printing, for tools and for other arguments.
     kernel: Box<Kernel>,
+    args: Vec<Arg>,
     /// The user's call, for errors.
     call: Call,
     deadline: Option<Duration>,
@@ -102,7 +104,9 @@ impl<'l> Launch<'l> {
         let watched = watched || hosts.iter().any(|host| host.door().is_some_and(|door| door.proxy().is_some()));
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
         let aborts = hosts.iter().filter_map(|host| Some(host.door()?.abort().clone())).collect();
-        let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, aborts });
+        let ready = |engine, kernel| {
+            Ok(Launch { hosts: hosts.to_vec(), engine, kernel, args: args.clone(), call, deadline, aborts })
+        };
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one launch order.
             let same =
@@ -146,7 +150,7 @@ impl<'l> Launch<'l> {
             None => Engine::Cpu(Prepared::of_verified(&kernel, &args, Settings::default())?),
         };
         let (hosts, aborts) = (Vec::new(), Vec::new());
-        Ok(Launch { hosts, engine, kernel: Box::new(kernel), call, deadline: None, aborts })
+        Ok(Launch { hosts, engine, kernel: Box::new(kernel), args, call, deadline: None, aborts })
     }
 
     /// Runs the kernel. On the CPU, this returns when it has finished. On a GPU, this only starts it, and
@@ -179,6 +183,32 @@ impl<'l> Launch<'l> {
             },
             Engine::Gpu(launch) => launch.start().map_err(|error| self.failed(error.into())),
         }
+    }
+
+    /// True if its code relies on the alignment of its arguments.
+    pub(super) fn relies_on_alignment(&self) -> bool {
+        matches!(self.engine, Engine::Gpu(_))
+    }
+
+    /// The arguments it is bound to.
+    pub(super) fn args(&self) -> &[Arg] {
+        &self.args
+    }
+
+    /// Binds other arguments, which are like the old ones: on the CPU the kernel is lowered again, on a GPU its
+    /// parameters change. Graphs that were captured keep the old ones. If it fails, the old ones stay.
+    pub(super) fn rebind(&mut self, args: Vec<Arg>) -> Result<(), RunError> {
+        match &mut self.engine {
+            Engine::Cpu(prepared) => {
+                let mut kernel = self.kernel.clone();
+                realign(&mut kernel, &args);
+                prepared.rebind(&kernel, &args)?;
+                self.kernel = kernel;
+            }
+            Engine::Gpu(launch) => launch.rebind(&self.kernel, &args)?,
+        }
+        self.args = args;
+        Ok(())
     }
 
     /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post.
@@ -239,8 +269,12 @@ impl<'l> Launch<'l> {
     fn failed(&self, mut error: RunError) -> RunError {
         let Some(first) = self.hosts.first() else { return error };
         let own = |code| Cause { code, rank: first.rank().index(), reason: 0 };
-        if let Some(stopped) = self.proxies().find_map(|proxy| proxy.error()) {
+        if let Some(stopped) = self.proxies().find_map(|proxy| proxy.broke()) {
             error = TransportError::from(stopped.clone()).into();
+        } else if let (RunError::Transport(stopped), Some(cause)) = (&error, self.broken_by_others())
+            && matches!(**stopped, TransportError::Proxy(_))
+        {
+            error = TransferError::Broken { cause }.into();
         }
         let late = self.late(&error);
         // This must come after reading the status lines. A rank whose launch failed still shows as waiting until it has
@@ -314,6 +348,16 @@ impl<'l> Launch<'l> {
         };
         let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
         Some(Verdict::OtherOperation { here: (me.index(), here), there: (peer.index(), there) })
+    }
+}
+
+/// Declares the alignment of these arguments.
+fn realign(kernel: &mut Kernel, args: &[Arg]) {
+    for (param, arg) in kernel.params.keys().zip(args) {
+        if let (Param::Buffer { align, ty, .. }, Arg::Buffer(banks)) = (&mut kernel.params[param], arg) {
+            let least = |memory: &Memory| 1 << memory.start().addr().get().trailing_zeros().min(6);
+            *align = banks.iter().map(least).min().unwrap_or(1).max(ty.size() as u32);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Plans and traces `map`: hooks over a whole tensor, on the engine where its tensors are.
 
 use super::error::RunError;
+use super::exchange_plan::expanded;
 use super::facts::WorldFacts;
 use super::hooks::Hooks;
 use super::itinerary::{Itinerary, Work};
@@ -45,6 +46,7 @@ pub(super) fn plan(request: &Request<'_, '_>) -> Result<Itinerary, RunError> {
         let what = "the input of a map without produce hook";
         faults.push((hooks.at.clone(), MisuseKind::Length { what, is, must }));
     }
+    faults.extend(expanded(request, true));
     let facts = WorldFacts { ranks: 1, machine, in_memory: true, has_far: false, copies: 1 };
     Ok(Itinerary { faults, ..Itinerary::of(request, facts, out.len(), Work::Map { blocks, share }) })
 }

@@ -11,6 +11,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `call.rs` | [`Call`]: the user's call that an operation comes from |
+//! | `rebind.rs` | [`RebindError`]: other tensors for a prepared kernel, or why not |
 //! | `error.rs`, `failure.rs` | [`RunError`]; the mapping of peer failures and timeouts to their two variants |
 //! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
 //! | `launch.rs` | [`Launch`]: a kernel over transports |
@@ -69,6 +70,7 @@ mod map_kernel;
 mod operation;
 mod pattern;
 mod prepared;
+mod rebind;
 mod reduction_kernel;
 mod reduction_plan;
 mod reductions;
@@ -88,6 +90,7 @@ pub use exchanges::{Barrier, all_gather, all_to_all, barrier, broadcast, gather,
 pub use launch::Launch;
 pub use map::{map, prepare};
 pub use prepared::PreparedExchange;
+pub use rebind::RebindError;
 pub use reductions::{all_reduce, reduce_scatter};
 pub use rounds::Rounds;
 pub use wait_host::{waits_over, waits_over_all};

@@ -6,6 +6,7 @@
 //! ```
 //! Within a round, every rank sends to a different rank, so the ranks never all write to one receiver simultaneously.
 
+use crate::tensor::{AnyTensor, Axis};
 use crate::transport::layout::Side;
 use crate::transport::{Rank, TransferError};
 use std::ops::Range;
@@ -151,7 +152,34 @@ impl Pattern {
 }
 
 impl Part {
-    /// The elements of this part of a tensor of `len` elements, in a world of `ranks`. The tensor must split evenly.
+    /// This part of a tensor, in a world of `ranks`. `None` if it is absent. The axis must split evenly, and so must
+    /// the elements of a tensor of one row, which has no axes.
+    pub(super) fn of(
+        self,
+        what: &'static str,
+        tensor: &AnyTensor,
+        axis: Axis,
+        ranks: usize,
+    ) -> Result<Option<AnyTensor>, TransferError> {
+        let grid = tensor.grid();
+        let k = match self {
+            Part::Absent => return Ok(None),
+            Part::All => return Ok(Some(tensor.clone())),
+            Part::Chunk(_) if grid.rows <= 1 => {
+                return self.range(what, tensor.len(), ranks).map(|range| Some(tensor.slice(range)));
+            }
+            Part::Chunk(k) => k,
+        };
+        let extent = grid.extent(axis);
+        if !extent.is_multiple_of(ranks) {
+            return Err(TransferError::UnevenAxis { what, axis, extent, ranks });
+        }
+        let each = extent / ranks;
+        Ok(Some(tensor.part(axis, &(k * each..(k + 1) * each))))
+    }
+
+    /// The elements of this part of a tensor of one row of `len` elements, in a world of `ranks`. The tensor must split
+    /// evenly.
     pub(super) fn range(self, what: &'static str, len: usize, ranks: usize) -> Result<Range<usize>, TransferError> {
         match self {
             Part::All => Ok(0..len),

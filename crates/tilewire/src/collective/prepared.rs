@@ -5,11 +5,12 @@ use super::agreement::{Cards, Pending};
 use super::call::Call;
 use super::error::RunError;
 use super::launch::{Launch, LaunchOptions};
+use super::rebind::Bound;
 use crate::hook::Traced;
-use crate::ir::Kernel;
+use crate::ir::{Kernel, scalar::Element};
 use crate::link::Transport;
 use crate::schedule::PostedWindow;
-use crate::tensor::{Arg, Between};
+use crate::tensor::{AnyTensor, Arg, Between, Tensor};
 use crate::transport::proxy::PostedRegion;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
@@ -24,6 +25,7 @@ pub struct PreparedExchange<'l> {
     /// `None` for a `map`.
     link: Option<&'l dyn Transport>,
     launch: Launch<'l>,
+    bound: Bound,
     peers: Peers,
     deadline: Option<Duration>,
     /// Dropped after the launch, which on a GPU waits for its end.
@@ -54,8 +56,9 @@ enum Peers {
 
 impl<'l> PreparedExchange<'l> {
     /// A kernel for this rank alone.
-    pub(super) fn alone(launch: Launch<'l>) -> Self {
-        PreparedExchange { link: None, launch, peers: Peers::Agree, deadline: None, registered: Registered::default() }
+    pub(super) fn alone(launch: Launch<'l>, bound: Bound) -> Self {
+        let registered = Registered::default();
+        PreparedExchange { link: None, launch, bound, peers: Peers::Agree, deadline: None, registered }
     }
 
     /// The same, keeping this registered.
@@ -72,7 +75,7 @@ impl<'l> PreparedExchange<'l> {
         mut traced: Traced,
         cards: Cards,
         options: LaunchOptions,
-        call: Call,
+        (call, bound): (Call, Bound),
     ) -> Result<Self, RunError> {
         let (me, together) = (link.rank(), !matches!(cards, Cards::Pairs(_)));
         let operation = |Between { from, to, .. }: Between| {
@@ -105,7 +108,7 @@ impl<'l> PreparedExchange<'l> {
         };
         let peers = Peers::Pending { told: Vec::new(), all: together };
         let (deadline, registered) = (options.deadline, Registered::default());
-        let mut prepared = PreparedExchange { link: Some(link), launch, peers, deadline, registered };
+        let mut prepared = PreparedExchange { link: Some(link), launch, bound, peers, deadline, registered };
         for (pairing, peer, card) in cards {
             let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
             let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;
@@ -137,6 +140,40 @@ impl<'l> PreparedExchange<'l> {
     /// Waits until all launches have ended, and reports how they ended. On the CPU they already have.
     pub fn sync(&mut self) -> Result<(), RunError> {
         self.launch.sync()
+    }
+
+    /// Uses other tensors from the next launch on: of the same types, shapes and row strides, and overlapping as the
+    /// old ones did. Nothing is traced or compared again. On a CPU the kernel is lowered again. On a GPU its parameters
+    /// change, after the launches that still use the old tensors, and addresses must be at least as aligned as the old
+    /// ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
+    ///
+    /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
+    /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address.
+    ///
+    /// ```
+    /// use tilewire::{RunError, Tensor, map};
+    /// let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::from_fn(64, |i| i as f32));
+    /// let mut double = map(&out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).build()?;
+    /// let (other_out, other_inp) = (Tensor::<f32>::zeros(64), Tensor::from_fn(64, |i| 100.0 + i as f32));
+    /// double.rebind(&other_out, &other_inp)?;
+    /// double.run()?;
+    /// assert_eq!((out.get(1), other_out.get(1)), (0.0, 202.0));
+    /// // In place would be another kernel.
+    /// let error = double.rebind(&other_out, &other_out).unwrap_err();
+    /// assert!(matches!(error, RunError::Rebind(_)) && error.to_string().contains("build it again"), "{error}");
+    /// # Ok::<(), RunError>(())
+    /// ```
+    pub fn rebind<Out: Element, In: Element>(&mut self, out: &Tensor<Out>, inp: &Tensor<In>) -> Result<(), RunError> {
+        self.rebind_any([out.into(), inp.into()])
+    }
+
+    fn rebind_any(&mut self, to: [AnyTensor; 2]) -> Result<(), RunError> {
+        let kernel = self.launch.kernel();
+        let name = |k: usize| kernel.params.values().nth(k).map_or(String::new(), |param| param.name().to_string());
+        let args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
+        self.launch.rebind(args)?;
+        self.bound.tensors = to;
+        Ok(())
     }
 
     /// The kernel as it was traced, for printing or for translating to PTX with [`ptx::emit`](crate::ptx::emit).

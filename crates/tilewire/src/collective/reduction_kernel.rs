@@ -17,6 +17,7 @@ use super::algorithm::Algorithm;
 use super::hooks::{Hooks, chunk};
 use super::itinerary::{CHECKED, Itinerary, ReachedWindows, Shards};
 use super::operation::Kind;
+use super::pattern::Part;
 use super::rounds::{LegCode, OwnCode, RoundsCode};
 use super::scene::Scene;
 use crate::hook::{AnyValue, Block, Holds, Payload, RoleCtx, Value};
@@ -303,8 +304,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         let (Itinerary { inp, out, .. }, hooks) = (self.plan, self.hooks);
         let inp = match of.filter(|_| !self.gathers()) {
             Some(rank) => {
-                let len = inp.len() / self.ranks;
-                inp.slice(rank.index() * len..(rank.index() + 1) * len)
+                let part = Part::Chunk(rank.index()).of("the input", inp, self.plan.axes[0], self.ranks);
+                part.ok().flatten().expect("the plan has cut it")
             }
             None => inp.clone(),
         };

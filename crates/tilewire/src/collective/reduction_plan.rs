@@ -6,10 +6,11 @@ use super::config::{Knobs, Primitive};
 use super::decide::{RING_SHARD, Way};
 use super::domains::Domains;
 use super::error::RunError;
-use super::exchange_plan::over_the_input;
+use super::exchange_plan::{expanded, over_the_input};
 use super::facts::WorldFacts;
 use super::itinerary::{Itinerary, ReachedWindows, Shard, Shards, Work};
 use super::operation::Kind;
+use super::pattern::Part;
 use super::request::{Request, WindowOf};
 use super::rounds::{FEWER, Rounds, Warps, warps_of};
 use super::settle::Message;
@@ -17,7 +18,7 @@ use crate::hook::MisuseKind;
 use crate::ir::Type;
 use crate::link::Transport;
 use crate::schedule::{Tiling, swapped};
-use crate::tensor::Memory;
+use crate::tensor::{Axis, Memory};
 use crate::transport::{LinkKind, Protocol, Rank, TransferError};
 use crate::vm::Traffic;
 use std::ops::Range;
@@ -28,8 +29,8 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
     let facts = WorldFacts::of(link);
     let planner = Planner { request, kind, op, link, layout: request.layout(&facts), facts };
     let (ranks, len) = (facts.ranks, request.out.len());
-    if kind == Kind::ReduceScatter && !request.inp.len().is_multiple_of(ranks) {
-        return Err(TransferError::Uneven { what: "the input", len: request.inp.len(), ranks }.into());
+    if kind == Kind::ReduceScatter {
+        Part::Chunk(0).of("the input", &request.inp, request.axes[0], ranks)?;
     }
     let in_place = planner.in_place()?;
     let (algorithm, shards, why) = match planner.reached()? {
@@ -46,7 +47,8 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
         "the input, which without a produce hook is as long as the outputs of all ranks together,"
     };
     let fault = (hooks.at.clone(), MisuseKind::Length { what, is, must });
-    let faults = if hooks.copies && is != must { vec![fault] } else { Vec::new() };
+    let lengths = if hooks.copies && is != must { vec![fault] } else { Vec::new() };
+    let faults = [lengths, expanded(request, true)].concat();
     let payload = (if algorithm == Algorithm::Ring { shards.partial(hooks.types[0]) } else { hooks.types }, 1);
     let windows = shards.windows.as_ref().map(|windows| windows.number.clone());
     // Not for an all-reduce: it writes all outputs, and measurements showed no difference.
@@ -109,8 +111,8 @@ impl<'p> Planner<'p, '_, '_> {
         if !inp.memory().overlaps(out.memory()) {
             return Ok(false);
         }
-        let (me, chunk) = (self.link.rank().index(), inp.len() / self.chunks());
-        let own = if self.kind == Kind::AllReduce { inp.clone() } else { inp.slice(me * chunk..(me + 1) * chunk) };
+        let part = if self.kind == Kind::AllReduce { Part::All } else { Part::Chunk(self.link.rank().index()) };
+        let own = part.of("the input", inp, self.request.axes[0], self.facts.ranks)?.expect("it is there");
         if !own.memory().is(out.memory()) || inp.ty() != out.ty() {
             return Err(over_the_input(inp.memory()).into());
         }
@@ -294,6 +296,9 @@ impl<'p> Planner<'p, '_, '_> {
         }
         if all && !hooks.stores() {
             return unable("nobody runs a consume hook when peers write the output: use staged or packet");
+        }
+        if !all && inp.grid().rows > 1 && self.request.axes[0] == Axis::Cols {
+            return unable("it reads a chunk as one run of a window: cut the input along rows, or use staged");
         }
         let of = |memory: &Memory| windows.iter().find(|window| window.own.is(memory));
         let Some(input) = of(inp.memory()).filter(|window| window.ty == inp.ty()) else {

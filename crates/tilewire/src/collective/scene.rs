@@ -50,7 +50,7 @@ impl<'t> Scene<'t> {
         if let Some((row, col)) = at.place {
             c = c.row(row).col(col);
         } else if let Some(cols) = self.cols {
-            c = c.row(pos / cols as i64).col(pos % cols as i64);
+            c = c.row(pos / cols as i64).col((pos % cols as i64).within(cols));
         }
         if let Some(slot) = at.slot {
             c = c.slot(slot.slot);

@@ -163,7 +163,10 @@ impl Way {
     fn tiling(&self, len: usize, shape: Option<&Shape>, knobs: &Knobs) -> Tiling {
         let Way { protocol, blocks, tile, granule, .. } = *self;
         let tiling = match shape {
-            Some(shape) => Tiling::shaped_by(shape.rows, shape.cols, tile, blocks, knobs.granule.unwrap_or(1)),
+            Some(shape) => {
+                let cut = if shape.is_of_tensor { Tiling::in_rows } else { Tiling::shaped_by };
+                cut(shape.rows, shape.cols, tile, blocks, knobs.granule.unwrap_or(1))
+            }
             None => Tiling::flat(len, tile, blocks),
         };
         if matches!(protocol, Protocol::Staged { .. } | Protocol::Bulk { .. }) { tiling } else { tiling.bands(granule) }

@@ -76,6 +76,10 @@ impl Launch {
         match self.0 {}
     }
 
+    pub fn rebind(&mut self, _: &Kernel, _: &[Arg]) -> Result<(), CudaError> {
+        match self.0 {}
+    }
+
     pub fn start(&mut self) -> Result<(), CudaError> {
         match self.0 {}
     }

@@ -264,6 +264,28 @@ impl Launch {
         })
     }
 
+    /// Binds other arguments: later launches use them. It waits for launches that still use the old ones. Graphs that
+    /// were captured keep the old ones alive and use them. If it fails, nothing has changed.
+    pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), CudaError> {
+        let mut block = self.block.clone();
+        let scalars = bind(&self.kept.program, kernel, args, &mut block)?;
+        if self.in_flight {
+            self.stream.sync()?;
+            self.in_flight = false;
+        }
+        let Kept { program, abort, observed, ends, gang, .. } = &*self.kept;
+        self.kept = Arc::new(Kept {
+            program: program.clone(),
+            abort: abort.clone(),
+            observed: observed.clone(),
+            ends: ends.clone(),
+            gang: gang.clone(),
+            _args: args.to_vec(),
+        });
+        (self.block, self.scalars) = (block, scalars);
+        Ok(())
+    }
+
     /// Puts a launch on the stream; returns immediately. The error of an earlier launch, if known by now, is returned
     /// first.
     pub fn start(&mut self) -> Result<(), CudaError> {

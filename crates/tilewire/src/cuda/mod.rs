@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `device.rs` | [`Device`]: the driver, a GPU, its context |
 //! | `buffer.rs` | [`Buffer`]: device memory, and tensors in it |
+//! | `adopted.rs` | device memory of others as tensors |
 //! | `pinned.rs` | host memory that kernels reach |
 //! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
@@ -28,6 +29,7 @@
 //! | `error.rs` | [`CudaError`] |
 //! | `absent.rs` | this folder without the feature `cuda`: what the rest of the library names of it |
 
+mod adopted;
 mod buffer;
 mod device;
 mod error;

@@ -163,6 +163,9 @@ impl<'t> Block<'t> {
             self.trace.report(&at, MisuseKind::TooSmall { what: "the number of banks", is: 0 });
             return 0;
         };
+        if banks.iter().any(|bank| !bank.is_contiguous()) {
+            self.trace.report(&at, MisuseKind::GapsInBank { name: name.to_string() });
+        }
         for bank in banks.iter().filter(|bank| bank.bytes() != first.bytes()) {
             self.trace.report(&at, MisuseKind::Length { what, is: bank.bytes(), must: first.bytes() });
         }

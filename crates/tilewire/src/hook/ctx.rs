@@ -322,8 +322,14 @@ impl<'t, In, Out> CtxBuilder<'t, In, Out> {
             _ => None,
         };
         let axes = [axis("row()", facts.row, facts.rows), axis("col()", facts.col, facts.cols)];
-        self.ctx.input.axes = axes;
-        self.ctx.output.axes = axes;
+        let here = match (facts.pos, axes) {
+            (Fact::Given(Known::Value(pos)), [Some((_, row, rows)), Some((_, col, cols))]) => {
+                Some((pos.ir, [row, col], (rows, cols)))
+            }
+            _ => None,
+        };
+        self.ctx.input.placed(axes, here);
+        self.ctx.output.placed(axes, here);
         self.ctx
     }
 }
@@ -334,6 +340,9 @@ pub struct Chunk<'t, T> {
     shape: Option<View2<'t, T>>,
     /// The hook's `row()` and `col()` and their ranges, to report one used on an axis that is too short for it.
     axes: [Option<(&'static str, ir::Value, usize)>; 2],
+    /// The hook's `pos()`, and the row and column of that position, if this chunk has the rows and columns of the
+    /// output. Memory with gaps is then addressed without a division.
+    here: Option<(ir::Value, [ir::Value; 2])>,
 }
 
 impl<T> Clone for Chunk<'_, T> {
@@ -346,21 +355,21 @@ impl<T> Copy for Chunk<'_, T> {}
 
 impl<'t, T> From<View<'t, T>> for Chunk<'t, T> {
     fn from(view: View<'t, T>) -> Self {
-        Chunk { view, shape: None, axes: [None; 2] }
+        Chunk { view, shape: None, axes: [None; 2], here: None }
     }
 }
 
 impl<'t, T> From<View2<'t, T>> for Chunk<'t, T> {
     fn from(shape: View2<'t, T>) -> Self {
-        Chunk { view: shape.flat(), shape: Some(shape), axes: [None; 2] }
+        Chunk { view: shape.flat(), shape: Some(shape), axes: [None; 2], here: None }
     }
 }
 
 impl<'t, T> Chunk<'t, T> {
     /// The same chunk with elements of another type, or of one that is known only while tracing.
     fn retyped<U>(self) -> Chunk<'t, U> {
-        let Chunk { view, shape, axes } = self;
-        Chunk { view: view.retyped(), shape: shape.map(View2::retyped), axes }
+        let Chunk { view, shape, axes, here } = self;
+        Chunk { view: view.retyped(), shape: shape.map(View2::retyped), axes, here }
     }
 
     /// Number of elements.
@@ -393,6 +402,33 @@ impl<'t, T> Chunk<'t, T> {
         self.view
     }
 
+    /// Tells the chunk where its hook is: the ranges of its row and column, and the position with its row and column
+    /// and the shape they are counted in.
+    fn placed(
+        &mut self,
+        axes: [Option<(&'static str, ir::Value, usize)>; 2],
+        here: Option<(ir::Value, [ir::Value; 2], (usize, usize))>,
+    ) {
+        let is_own = |shape: (usize, usize)| (self.rows(), self.cols()) == shape;
+        self.here = here.filter(|&(.., shape)| is_own(shape)).map(|(pos, place, _)| (pos, place));
+        self.axes = axes;
+    }
+
+    /// The row and column of a position, if the chunk has gaps and this is the hook's own position.
+    fn place_here(&self, pos: &impl IntoIndex<'t>) -> Option<(View2<'t, T>, [Value<'t, i64>; 2])> {
+        let (here, place) = self.here?;
+        let shape = self.shape.filter(|shape| shape.has_gaps() && pos.id() == Some(here))?;
+        Some((shape, place.map(|v| Value::new(self.view.trace, v))))
+    }
+
+    /// The place of a position.
+    fn place(&self, pos: Value<'t, i64>, touch: Touch, at: &SourceLine) -> ir::Place {
+        match self.place_here(&pos) {
+            Some((shape, [row, col])) => shape.place(row, col, touch, at),
+            None => self.view.place(pos, touch, at),
+        }
+    }
+
     fn shaped(&self, row: &impl IntoIndex<'t>, col: &impl IntoIndex<'t>, at: &SourceLine) -> Option<View2<'t, T>> {
         let Some(shape) = self.shape else {
             self.view.trace.report(at, MisuseKind::NoShape);
@@ -414,7 +450,10 @@ impl<'t, T: Element> Chunk<'t, T> {
     /// The element at a position.
     #[track_caller]
     pub fn load(&self, pos: impl IntoIndex<'t>) -> Value<'t, T> {
-        self.view.load(pos)
+        match self.place_here(&pos) {
+            Some((shape, [row, col])) => shape.load(row, col),
+            None => self.view.load(pos),
+        }
     }
 
     /// The element at a position if `cond` holds, otherwise `other`.
@@ -425,19 +464,28 @@ impl<'t, T: Element> Chunk<'t, T> {
         pos: impl IntoIndex<'t>,
         other: impl IntoValue<'t, T>,
     ) -> Value<'t, T> {
-        self.view.load_if(cond, pos, other)
+        match self.place_here(&pos) {
+            Some((shape, [row, col])) => shape.load_if(cond, row, col, other),
+            None => self.view.load_if(cond, pos, other),
+        }
     }
 
     /// Writes the element at a position.
     #[track_caller]
     pub fn store(&self, pos: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        self.view.store(pos, x);
+        match self.place_here(&pos) {
+            Some((shape, [row, col])) => shape.store(row, col, x),
+            None => self.view.store(pos, x),
+        }
     }
 
     /// Writes the element at a position if `cond` holds.
     #[track_caller]
     pub fn store_if(&self, cond: impl IntoValue<'t, bool>, pos: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        self.view.store_if(cond, pos, x);
+        match self.place_here(&pos) {
+            Some((shape, [row, col])) => shape.store_if(cond, row, col, x),
+            None => self.view.store_if(cond, pos, x),
+        }
     }
 
     /// The element in a row and a column; a misuse if the chunk has no shape.
@@ -473,7 +521,7 @@ impl<'t> AnyCtx<'t> {
 
     /// Reads the input at this position, for code that has no line of its own.
     pub(crate) fn load_input(&self, at: &SourceLine) -> AnyValue<'t> {
-        let place = self.input.view.place(self.pos_line(at), Touch::Read, at);
+        let place = self.input.place(self.pos_line(at), Touch::Read, at);
         AnyValue::new(self.trace, self.trace.raw(Op::Load { at: place, mask: None }, at))
     }
 
@@ -482,7 +530,7 @@ impl<'t> AnyCtx<'t> {
     pub(crate) fn store_output(&self, payload: Payload<'t>, output: Type, at: &SourceLine) {
         match payload.parts() {
             [x] if x.ty() == output => {
-                let place = self.output.view.place(self.pos_line(at), Touch::Write, at);
+                let place = self.output.place(self.pos_line(at), Touch::Write, at);
                 self.trace.emit(Op::Store { at: place, x: x.ir, mask: None }, at);
             }
             parts => {

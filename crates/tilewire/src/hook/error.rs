@@ -195,6 +195,25 @@ pub enum MisuseKind {
         /// Elements there are.
         len: usize,
     },
+    /// Elements of a tensor with gaps between its rows, used as if they were neighbours or in other rows.
+    Gaps {
+        /// Rows of the tensor.
+        rows: usize,
+        /// Columns of the tensor.
+        cols: usize,
+        /// Distance between its rows.
+        stride: usize,
+    },
+    /// An output whose rows are all the same elements.
+    Expanded {
+        /// Its rows.
+        rows: usize,
+    },
+    /// Memory with gaps where a run of bytes is needed.
+    GapsInBank {
+        /// Name of the parameter.
+        name: String,
+    },
     /// A shape that does not match one chunk.
     ChunkShape {
         /// `input` or `output`.
@@ -350,6 +369,16 @@ messages! {
         Shape { rows, cols, stride, len } =>
             "shape {rows} x {cols} with rows {stride} apart does not fit a view of {len} elements: rows must not \
              overlap and the last must end inside",
+        Gaps { rows, cols, stride } =>
+            "a tensor of {rows} rows of {cols} elements, {stride} apart, has gaps: it can be shaped as [{rows}, {cols}] \
+             only (matrix()), and bulk copies and posts need neighbours; for anything else pass contiguous(), which \
+             copies",
+        Expanded { rows } =>
+            "the output is an expanded tensor, whose {rows} rows are one row of memory (row stride 0): give it memory \
+             for every row",
+        GapsInBank { name } =>
+            "{name} has gaps between its rows, but a bank is one run of bytes: pass the tensor to k.input, k.output or \
+             k.inout, or the memory of contiguous()",
         ChunkShape { of, elements, len } =>
             "a shape of {elements} elements for a chunk of {len} of the {of}: give the shape of one chunk, which one \
              rank sends to one other, not that of the whole tensor; if it is that of a chunk, the {of} has the wrong \

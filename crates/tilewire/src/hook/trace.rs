@@ -81,6 +81,8 @@ struct State {
     calls: Vec<HookCall>,
     /// The shared scratch of each role: see [`RoleCtx::passing_region`](super::RoleCtx::passing_region).
     passing: Vec<(RoleId, ir::ScratchId)>,
+    /// Values that are known to be less than a number, and not negative.
+    columns: Vec<(ir::Value, usize)>,
 }
 
 type ScopeId = u32;
@@ -107,6 +109,7 @@ impl Trace {
                 caller: None,
                 calls: Vec::new(),
                 passing: Vec::new(),
+                columns: Vec::new(),
             }),
         }
     }
@@ -210,6 +213,20 @@ impl Trace {
             }
         }
         true
+    }
+
+    /// True if a value is known to be one of `0..extent`: the index of an `each` that runs no further, or
+    /// declared so by the code that makes it.
+    pub(crate) fn is_below(&self, value: ir::Value, extent: usize) -> bool {
+        let state = self.state.borrow();
+        let kernel = state.builder.kernel();
+        let is_declared = || state.columns.iter().any(|&(of, bound)| of == value && bound <= extent);
+        kernel.runs_to(value).is_some_and(|to| to <= extent as u64) || is_declared()
+    }
+
+    /// Records that a value is one of `0..extent`.
+    pub(crate) fn declare_below(&self, value: ir::Value, extent: usize) {
+        self.state().columns.push((value, extent));
     }
 
     pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {

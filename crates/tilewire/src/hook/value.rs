@@ -276,6 +276,14 @@ pub(crate) fn number(trace: &Trace, number: i128, ty: Type, at: &SourceLine) -> 
     trace.constant(ty, bits, at)
 }
 
+impl<'t> Value<'t, i64> {
+    /// This value, which the caller knows to be one of `0..extent`.
+    pub(crate) fn within(self, extent: usize) -> Self {
+        self.trace.declare_below(self.ir, extent);
+        self
+    }
+}
+
 /// An `i64` that may be known while tracing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Known<'t> {

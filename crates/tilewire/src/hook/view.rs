@@ -6,10 +6,13 @@ use super::trace::Trace;
 use super::value::{IntoIndex, IntoValue, Known, Value, number};
 use crate::ir::scalar::{Element, Integer};
 use crate::ir::{self, Access, Base, BinaryOp, Mask, Op, Order, Place, RoleId, Scope, SourceLine, Type};
-use crate::tensor::{AnyTensor, Tensor};
+use crate::tensor::{AnyTensor, Grid, Tensor};
 use std::marker::PhantomData;
 
 /// Elements `0..len` of a buffer or of scratch.
+///
+/// A tensor with a row stride is numbered without its gaps, row after row: element `i` is in row `i / cols`. Each
+/// access divides, so prefer [`matrix`](View::matrix), which takes rows and columns.
 ///
 /// ```
 /// use tilewire::{Tensor, kernel};
@@ -32,6 +35,8 @@ pub struct View<'t, T> {
     role: Option<RoleId>,
     access: Access,
     holds: Holds,
+    /// Rows and columns of the tensor, if it has more than one row. Its elements are counted from the base's first.
+    grid: Option<Grid>,
     element: PhantomData<T>,
 }
 
@@ -46,13 +51,28 @@ impl<T> Copy for View<'_, T> {}
 impl<'t, T> View<'t, T> {
     pub(crate) fn of(trace: &'t Trace, base: Base, len: usize, role: Option<RoleId>, access: Access) -> Self {
         let (start, holds) = (Known::Number(0), Holds::Other);
-        View { trace, base, bank: None, start, len, role, access, holds, element: PhantomData }
+        View { trace, base, bank: None, start, len, role, access, holds, grid: None, element: PhantomData }
+    }
+
+    /// The elements of a tensor with these rows and columns.
+    fn gridded(self, grid: Grid) -> Self {
+        View { len: grid.len(), grid: (grid.rows > 1).then_some(grid), ..self }
+    }
+
+    /// The rows and columns, if positions are not places.
+    fn gaps(&self) -> Option<Grid> {
+        self.grid.filter(|grid| !grid.is_contiguous())
+    }
+
+    /// The elements of the base as they lie in memory, gaps included.
+    fn places(self, grid: Grid) -> Self {
+        View { start: Known::Number(0), len: grid.span(), grid: None, ..self }
     }
 
     /// The same memory with elements of another type, or of one that is known only while tracing.
     pub(crate) fn retyped<U>(self) -> View<'t, U> {
-        let View { trace, base, bank, start, len, role, access, holds, .. } = self;
-        View { trace, base, bank, start, len, role, access, holds, element: PhantomData }
+        let View { trace, base, bank, start, len, role, access, holds, grid, .. } = self;
+        View { trace, base, bank, start, len, role, access, holds, grid, element: PhantomData }
     }
 
     /// The same memory, with its role for the hooks of a collective.
@@ -67,7 +87,7 @@ impl<'t, T> View<'t, T> {
     /// The same memory as a chunk of another length, for a context that has no chunk of its own there. Elements beyond
     /// the real one are reported as out of bounds when they are touched.
     pub(crate) fn resized(self, len: usize) -> Self {
-        View { len, ..self }
+        View { len, grid: None, ..self }
     }
 
     /// Number of elements.
@@ -113,8 +133,42 @@ impl<'t, T> View<'t, T> {
     /// The view as `rows` rows of `cols` elements; `rows * cols` must be its length.
     #[track_caller]
     pub fn shape(&self, rows: usize, cols: usize) -> View2<'t, T> {
-        let fits = rows.checked_mul(cols) == Some(self.len);
-        self.shaped(rows, cols, cols, fits, &SourceLine::caller())
+        let (fits, at) = (rows.checked_mul(cols) == Some(self.len), SourceLine::caller());
+        match self.gaps() {
+            Some(grid) => self.with_gaps(grid, (rows, cols), &at),
+            None => self.shaped(rows, cols, cols, fits, &at),
+        }
+    }
+
+    /// The view with the rows and columns of its tensor. One dimension is one row.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, kernel, prepare};
+    /// let matrix = Tensor::from_fn(12, |i| i as f32).reshape(3, 4)?;
+    /// let (left, right) = (matrix.columns(0..2), matrix.columns(2..4));
+    /// let traced = kernel("add halves", |k| {
+    ///     let (x, y) = (k.input(&right).matrix(), k.inout(&left).matrix());
+    ///     k.main(|r| r.each2(y.rows(), y.cols(), |row, col| y.store(row, col, y.at(row, col) + x.at(row, col))));
+    /// })?;
+    /// prepare(&traced)?.run()?;
+    /// assert_eq!(matrix.to_vec(), [2.0, 4.0, 2.0, 3.0, 10.0, 12.0, 6.0, 7.0, 18.0, 20.0, 10.0, 11.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn matrix(&self) -> View2<'t, T> {
+        match self.grid {
+            Some(Grid { rows, cols, .. }) => self.shape(rows, cols),
+            None => self.shape(1, self.len),
+        }
+    }
+
+    /// The rows and columns of a tensor with gaps between its rows: no others.
+    fn with_gaps(&self, grid: Grid, (rows, cols): (usize, usize), at: &SourceLine) -> View2<'t, T> {
+        let is_whole = matches!(self.start, Known::Number(0)) && self.len == grid.len();
+        if !is_whole || (rows, cols) != (grid.rows, grid.cols) {
+            self.trace.report(at, MisuseKind::Gaps { rows: grid.rows, cols: grid.cols, stride: grid.stride });
+        }
+        View2 { view: *self, rows, cols, stride: grid.stride }
     }
 
     /// [`View::shape`] for a chunk of the input or output of a collective, whose shape the user gave at line `at`.
@@ -123,7 +177,10 @@ impl<'t, T> View<'t, T> {
             let (elements, len) = (rows.saturating_mul(cols), self.len);
             self.trace.report(at, MisuseKind::ChunkShape { of, elements, len });
         }
-        View2 { view: *self, rows, cols, stride: cols }
+        match self.gaps() {
+            Some(grid) => self.with_gaps(grid, (rows, cols), at),
+            None => View2 { view: *self, rows, cols, stride: cols },
+        }
     }
 
     /// The view as `rows` rows of `cols` elements whose first elements are `stride` apart.
@@ -131,7 +188,13 @@ impl<'t, T> View<'t, T> {
     pub fn shape_strided(&self, rows: usize, cols: usize, stride: usize) -> View2<'t, T> {
         let end = rows.saturating_sub(1).checked_mul(stride).and_then(|n| n.checked_add(cols));
         let fits = rows == 0 || cols == 0 || (stride >= cols && end.is_some_and(|end| end <= self.len));
-        self.shaped(rows, cols, stride, fits, &SourceLine::caller())
+        let at = SourceLine::caller();
+        match self.gaps() {
+            Some(grid) if grid.stride == stride => self.with_gaps(grid, (rows, cols), &at),
+            // No such rows: reported.
+            Some(grid) => self.with_gaps(grid, (0, 0), &at),
+            None => self.shaped(rows, cols, stride, fits, &at),
+        }
     }
 
     fn shaped(&self, rows: usize, cols: usize, stride: usize, fits: bool, at: &SourceLine) -> View2<'t, T> {
@@ -155,12 +218,20 @@ impl<'t, T> View<'t, T> {
             };
             trace.report(at, MisuseKind::StoreToInput { name });
         }
+        let is_number = i.number().is_some_and(|n| i64::try_from(n).is_ok());
         let index = match (self.start, i.number()) {
             (Known::Number(start), Some(n)) if i64::try_from(n).is_ok() => {
                 if touch.is_certain() {
                     self.in_bounds(n, at);
                 }
-                number(trace, start as i128 + n, Type::I64, at)
+                let position = start as i128 + n;
+                let place = self.gaps().and_then(|grid| {
+                    let inside = usize::try_from(position).ok().filter(|&position| position < grid.len());
+                    inside.map(|position| grid.place(position) as i128)
+                });
+                // A place outside, for a position that is none.
+                let place = if self.gaps().is_some() { place.unwrap_or(-1) } else { position };
+                number(trace, place, Type::I64, at)
             }
             (Known::Number(0), _) => i.into_index(trace, Type::I64, at),
             (start, _) => {
@@ -168,12 +239,20 @@ impl<'t, T> View<'t, T> {
                 trace.raw(Op::Binary { op: BinaryOp::Add, a, b }, at)
             }
         };
+        let is_constant = matches!(self.start, Known::Number(_)) && is_number;
+        let index = match self.gaps() {
+            Some(grid) if !is_constant => place_of(Value::new(trace, index), grid).ir,
+            _ => index,
+        };
         Place { base: self.base, bank: self.bank, index }
     }
 
-    /// The place of element 0, which may be one past a view of no elements.
+    /// The place of element 0, which may be one past a view of no elements, for an operation on the bytes that follow.
     pub(crate) fn first(&self, touch: Touch, at: &SourceLine) -> Place {
-        View { len: self.len.max(1), ..*self }.place(0, touch, at)
+        if let Some(Grid { rows, cols, stride }) = self.gaps() {
+            self.trace.report(at, MisuseKind::Gaps { rows, cols, stride });
+        }
+        View { len: self.len.max(1), grid: None, ..*self }.place(0, touch, at)
     }
 
     fn in_bounds(&self, index: i128, at: &SourceLine) {
@@ -291,6 +370,16 @@ impl<'t, T: Atomic> View<'t, T> {
     }
 }
 
+/// The place of a position in a tensor with gaps. One outside has a place outside.
+#[track_caller]
+fn place_of<'t>(position: Value<'t, i64>, Grid { cols, stride, .. }: Grid) -> Value<'t, i64> {
+    match (cols, stride) {
+        (cols, 0) => position % cols as i64,
+        (1, stride) => position * stride as i64,
+        (cols, stride) => position / cols as i64 * stride as i64 + position % cols as i64,
+    }
+}
+
 /// A view with rows and columns.
 ///
 /// ```
@@ -352,9 +441,37 @@ impl<'t, T> View2<'t, T> {
                 trace.report(&at, MisuseKind::OutOfBounds { index, len: extent });
             }
         }
+        let constant = col.number();
         let row = Value::<i64>::new(trace, row.into_index(trace, Type::I64, &at));
         let col = Value::<i64>::new(trace, col.into_index(trace, Type::I64, &at));
-        if self.stride == 1 { row + col } else { row * self.stride as i64 + col }
+        match self.stride {
+            0 if self.has_gaps() => col,
+            1 if !self.has_gaps() => row + col,
+            stride => {
+                let place = row * stride as i64 + col;
+                let inside = constant.is_some_and(|n| (0..self.cols as i128).contains(&n));
+                if !self.has_gaps() || inside || trace.is_below(col.ir, self.cols) {
+                    return place;
+                }
+                // Bytes between the rows belong to others, so a column that is none must not get there.
+                (col.ge(0) & col.lt(self.cols as i64)).select(place, -1)
+            }
+        }
+    }
+
+    /// True if positions are not places.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.view.gaps().is_some()
+    }
+
+    /// The memory that [`index`](View2::index) counts in.
+    fn places(&self) -> View<'t, T> {
+        self.view.gaps().map_or(self.view, |grid| self.view.places(grid))
+    }
+
+    /// The place of the element in a row and a column.
+    pub(crate) fn place(&self, row: Value<'t, i64>, col: Value<'t, i64>, touch: Touch, at: &SourceLine) -> Place {
+        self.places().place(self.index(row, col, touch), touch, at)
     }
 }
 
@@ -362,7 +479,7 @@ impl<'t, T: Element> View2<'t, T> {
     /// The element in row `row` and column `col`.
     #[track_caller]
     pub fn at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
-        self.view.load(self.index(row, col, Touch::Read))
+        self.places().load(self.index(row, col, Touch::Read))
     }
 
     /// The element in row `row` and column `col`; the same as [`View2::at`].
@@ -380,13 +497,13 @@ impl<'t, T: Element> View2<'t, T> {
         col: impl IntoIndex<'t>,
         other: impl IntoValue<'t, T>,
     ) -> Value<'t, T> {
-        self.view.load_if(cond, self.index(row, col, Touch::ReadIf), other)
+        self.places().load_if(cond, self.index(row, col, Touch::ReadIf), other)
     }
 
     /// Writes the element in row `row` and column `col`.
     #[track_caller]
     pub fn store(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        self.view.store(self.index(row, col, Touch::Write), x);
+        self.places().store(self.index(row, col, Touch::Write), x);
     }
 
     /// Writes the element if `cond` holds.
@@ -398,7 +515,7 @@ impl<'t, T: Element> View2<'t, T> {
         col: impl IntoIndex<'t>,
         x: impl IntoValue<'t, T>,
     ) {
-        self.view.store_if(cond, self.index(row, col, Touch::WriteIf), x);
+        self.places().store_if(cond, self.index(row, col, Touch::WriteIf), x);
     }
 }
 
@@ -436,9 +553,10 @@ pub(crate) fn input<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>) -> Vie
 /// The tensor as an argument of the kernel, with elements of any type.
 pub(crate) fn any_argument<'t>(trace: &'t Trace, tensor: &AnyTensor, access: Access) -> View<'t, ()> {
     let (name, memory) = (tensor.name().unwrap_or(""), std::slice::from_ref(tensor.memory()));
-    let param = trace.buffer(name, tensor.ty(), memory, tensor.len(), access);
+    let grid = tensor.grid();
+    let param = trace.buffer(name, tensor.ty(), memory, grid.span(), access);
     trace.mark_tensor(param);
-    View::of(trace, Base::Param(param), tensor.len(), None, access)
+    View::of(trace, Base::Param(param), grid.span(), None, access).gridded(grid)
 }
 
 /// The tensor as an argument of the kernel. The parameter's access widens if a tensor is used in several ways.
@@ -449,7 +567,11 @@ pub(crate) fn argument<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>, acc
 
 #[track_caller]
 fn named_argument<'t, T: Element>(trace: &'t Trace, name: &str, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
-    let param = trace.buffer(name, T::TYPE, std::slice::from_ref(tensor.memory()), tensor.len(), access);
+    let grid = tensor.grid();
+    if grid.is_expanded() && access != Access::In {
+        trace.report(&SourceLine::caller(), MisuseKind::Expanded { rows: grid.rows });
+    }
+    let param = trace.buffer(name, T::TYPE, std::slice::from_ref(tensor.memory()), grid.span(), access);
     trace.mark_tensor(param);
-    View::of(trace, Base::Param(param), tensor.len(), None, access)
+    View::of(trace, Base::Param(param), grid.span(), None, access).gridded(grid)
 }

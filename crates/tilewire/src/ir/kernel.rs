@@ -244,6 +244,19 @@ impl Kernel {
         }
     }
 
+    /// A bound that a value stays below and never goes under 0: that of the index of an `each` of a constant extent, or
+    /// of a constant itself.
+    pub fn runs_to(&self, v: Value) -> Option<u64> {
+        let bits = |v: Value| self.as_const(v).map(|c| c.bits).filter(|&bits| bits <= i64::MAX as u64);
+        match self.values[v].def {
+            Def::Index { inst, axis } => match &self.insts[inst].op {
+                Op::Each { extent, .. } => bits(extent[axis]),
+                _ => None,
+            },
+            Def::Result(_) => bits(v).map(|bits| bits + 1),
+        }
+    }
+
     /// Element type of a base. `None` if the parameter is not a buffer.
     pub fn base_type(&self, base: Base) -> Option<Type> {
         match base {

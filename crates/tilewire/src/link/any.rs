@@ -1,5 +1,7 @@
 //! A transport whose type is chosen at run time.
 
+#[cfg(feature = "fabric")]
+use super::FabricTransport;
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::window::{WindowCall, WindowParts};
@@ -39,6 +41,11 @@ impl AnyTransport {
     pub fn close(self) -> Result<(), TransportError> {
         self.0.close()
     }
+
+    #[inline]
+    fn inside(&self) -> &dyn Transport {
+        &*self.0
+    }
 }
 
 impl From<ShmTransport> for AnyTransport {
@@ -60,43 +67,60 @@ impl From<NvlTransport> for AnyTransport {
     }
 }
 
-/// Every method asks the transport inside, because a default here would hide that transport's answer.
+#[cfg(feature = "fabric")]
+impl From<FabricTransport> for AnyTransport {
+    fn from(transport: FabricTransport) -> Self {
+        AnyTransport::new(transport)
+    }
+}
+
+/// Implements [`Transport`] for a transport around another one, its only field. Every method asks the transport inside,
+/// because a default here would hide that transport's answer.
 macro_rules! delegate {
-    ($(fn $name:ident $(<$brand:lifetime>)? (&self $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {
-        $(#[inline] fn $name $(<$brand>)? (&self $(, $arg: $ty)*) $(-> $out)? { self.0.$name($($arg),*) })*
+    ($outer:ty { $(fn $name:ident $(<$brand:lifetime>)? (&self $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)* }) => {
+        impl Transport for $outer {
+            $(#[inline] fn $name $(<$brand>)? (&self $(, $arg: $ty)*) $(-> $out)? {
+                Transport::$name(self.inside(), $($arg),*)
+            })*
+
+            fn close(self: Box<Self>) -> Result<(), TransportError> {
+                <$outer>::close(*self)
+            }
+        }
+    };
+    ($outer:ty) => {
+        delegate! {
+            $outer {
+                fn rank(&self) -> Rank;
+                fn world_size(&self) -> usize;
+                fn link(&self, peer: Rank) -> LinkShape;
+                fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+                fn machines(&self) -> Vec<Machine>;
+                fn domain(&self, rank: Rank) -> Option<usize>;
+                fn door(&self) -> Option<&Door>;
+                fn fail(&self, cause: Cause);
+                fn seat(&self) -> Option<&Seat>;
+                fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
+                fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError>;
+                fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
+                fn describe(&self, peer: Rank, operation: u16) -> Option<String>;
+                fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
+                fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, window: &PostedWindow) -> Peer<'t>;
+                fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
+                fn is_dense(&self) -> bool;
+                fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;
+                fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError>;
+                fn posts_windows(&self) -> bool;
+                fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool;
+                fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError>;
+                fn broken(&self) -> Option<Cause>;
+                fn deadline(&self) -> Option<Duration>;
+                fn copies(&self) -> u32;
+            }
+        }
     };
 }
 
-impl Transport for AnyTransport {
-    delegate! {
-        fn rank(&self) -> Rank;
-        fn world_size(&self) -> usize;
-        fn link(&self, peer: Rank) -> LinkShape;
-        fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
-        fn machines(&self) -> Vec<Machine>;
-        fn domain(&self, rank: Rank) -> Option<usize>;
-        fn door(&self) -> Option<&Door>;
-        fn fail(&self, cause: Cause);
-        fn seat(&self) -> Option<&Seat>;
-        fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
-        fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError>;
-        fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
-        fn describe(&self, peer: Rank, operation: u16) -> Option<String>;
-        fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
-        fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, window: &PostedWindow) -> Peer<'t>;
-        fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
-        fn is_dense(&self) -> bool;
-        fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;
-        fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError>;
-        fn posts_windows(&self) -> bool;
-        fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool;
-        fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError>;
-        fn broken(&self) -> Option<Cause>;
-        fn deadline(&self) -> Option<Duration>;
-        fn copies(&self) -> u32;
-    }
-
-    fn close(self: Box<Self>) -> Result<(), TransportError> {
-        self.0.close()
-    }
-}
+delegate!(AnyTransport);
+#[cfg(feature = "fabric")]
+delegate!(FabricTransport);

@@ -2,6 +2,8 @@
 
 mod domains;
 mod far;
+#[cfg(feature = "fabric")]
+mod network;
 
 use super::window::{WindowCall, WindowParts};
 use super::{Machine, PostFrom, ShmOptions, ShmTransport, Transport};
@@ -11,13 +13,16 @@ use super::{NvlOptions, NvlTransport};
 use crate::cuda::Device;
 use crate::cuda::Seat;
 use crate::tensor::{Memory, Queue};
+#[cfg(feature = "fabric")]
+use crate::transport::fabric::{Choice, FabricOptions as NetworkOptions};
 use crate::transport::layout::{Geometry, LINE, Layout};
 use crate::transport::proxy::{
-    Carrier, LoopCarrier, LoopEnd, MOST_LINES, PostedRegion, PostedSource, PostedTo, Proxy, ProxyParts, ProxyThread,
+    Carrier, Event, LoopCarrier, LoopEnd, MOST_LINES, PostedRegion, PostedSource, PostedTo, Proxy, ProxyError,
+    ProxyParts, ProxyThread, Write,
 };
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{
-    Cause, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
+    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
     TransportError, World,
 };
 use domains::{are_apart, check, found};
@@ -40,9 +45,12 @@ pub struct MeshOptions<S = ShmOptions> {
     pub ring: Option<usize>,
     /// Makes the carrier between domains delay and reorder writes, from this seed: for tests.
     pub seed: Option<u64>,
-    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs always have
-    /// one. The carrier between ranks of a process needs none.
+    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs and ranks that
+    /// are processes always have one. The carrier between ranks of a process needs none.
     pub thread: bool,
+    /// The network between ranks that are processes.
+    #[cfg(feature = "fabric")]
+    pub network: NetworkOptions,
 }
 
 /// The largest ring: 64 MiB.
@@ -60,8 +68,11 @@ impl<S: Default> MeshOptions<S> {
 /// Ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All others are *far*:
 /// kernels fill an outbox and post it, and a proxy carries it to the peer.
 ///
-/// Ranks are threads of one process here, and the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on
-/// GPUs (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on GPUs
+/// (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+///
+/// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
+/// `Display` says which provider was chosen, and why. These ranks run on CPUs.
 ///
 /// [`rendezvous`]: MeshTransport::rendezvous
 ///
@@ -91,7 +102,17 @@ pub struct MeshTransport {
     /// What kernels bind to post.
     queue: Queue,
     door: Door,
-    ends: Vec<Arc<LoopEnd>>,
+    joint: Joint,
+}
+
+/// What joins the domains.
+enum Joint {
+    /// Carriers that copy, between ranks of one process. By rank.
+    Loop(Vec<Arc<LoopEnd>>),
+    /// Nothing: ranks are processes of one domain.
+    None,
+    #[cfg(feature = "fabric")]
+    Network(network::Chosen),
 }
 
 /// What connects the ranks of a domain. It spans the whole world: far peers have their tickets, status lines and abort
@@ -150,8 +171,19 @@ impl MeshTransport {
         let geometry = options.sizes.geometry(world.size());
         let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
         let reaches = |me: &domains::Place, other: &domains::Place| Ok(me.is_on_host_of(other));
-        let domains = agreed(&shared, &options, "cpu", geometry, Default::default(), reaches)?;
-        let near = ShmTransport::rendezvous(world, options.sizes)?;
+        // Processes find out when they share their segments.
+        let finds = options.domains.is_none() && shared.are_threads();
+        let mut domains = agreed(&shared, &options, "cpu", geometry, finds.then_some((Default::default(), reaches)))?;
+        let near = match shared.are_threads() {
+            true => ShmTransport::rendezvous(world, options.sizes)?,
+            false => {
+                let given = options.domains.clone().map_or(Domains::Found, Domains::Given);
+                ShmTransport::in_domains(world, options.sizes, given)?
+            }
+        };
+        if !shared.are_threads() {
+            domains = near.segments().domains().to_vec();
+        }
         let far = FarMemory::of_cpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
         Half { near: Near::Shm(Box::new(near)), domains, far }.meet(&shared, &options)
     }
@@ -190,7 +222,7 @@ impl MeshTransport {
         let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
         let named = (device.ordinal().to_string(), device.uuid());
         let reaches = |_: &domains::Place, other: &domains::Place| reaches_place(device, other);
-        let domains = agreed(&shared, &options, "gpu", geometry, named, reaches)?;
+        let domains = agreed(&shared, &options, "gpu", geometry, Some((named, reaches)))?;
         let near = NvlTransport::rendezvous(world, device, options.sizes)?;
         let far = FarMemory::of_gpu(&near, |peer| are_apart(&domains, peer, world.rank()), capacity);
         let far = shared.all_have("mesh", far, world.deadline())?;
@@ -218,7 +250,7 @@ impl MeshTransport {
         let ends: Vec<Arc<LoopEnd>> = halves.iter().map(|half| Arc::new(half.end())).collect();
         let whole = |half: Half| {
             let carrier = LoopCarrier::new(half.rank().index(), ends.clone(), options.seed);
-            half.over(Box::new(carrier), ends.clone(), true)
+            half.over(Box::new(carrier), Joint::Loop(ends.clone()), true)
         };
         halves.into_iter().map(whole).collect()
     }
@@ -272,9 +304,23 @@ impl MeshTransport {
         Ok(region)
     }
 
-    /// Bytes that have come to this rank by posts.
+    /// Bytes that have come to this rank by posts. Over a network: bytes that this rank has sent.
     pub fn carried_bytes(&self) -> u64 {
-        self.ends[self.rank().index()].bytes()
+        match &self.joint {
+            Joint::Loop(ends) => ends[self.rank().index()].bytes(),
+            Joint::None => 0,
+            #[cfg(feature = "fabric")]
+            Joint::Network(chosen) => chosen.bytes(),
+        }
+    }
+
+    /// The network between domains, if there is one.
+    #[cfg(feature = "fabric")]
+    pub fn network(&self) -> Option<&Choice> {
+        match &self.joint {
+            Joint::Network(chosen) => Some(chosen.choice()),
+            _ => None,
+        }
     }
 
     /// Ends it, when all ranks have come to do so. Collective, as [`ShmTransport::close`].
@@ -307,7 +353,7 @@ impl MeshTransport {
         let half = Half { near: Near::Shm(Box::new(near)), domains, far };
         let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
         let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
-        half.over(carrier, ends, false)
+        half.over(carrier, Joint::Loop(ends), false)
     }
 }
 
@@ -320,20 +366,24 @@ impl Half {
         LoopEnd::new(self.far.targets(), self.far.bell.clone())
     }
 
-    /// Joins the ranks of a process by carriers that copy. Collective.
+    /// Joins the domains. Collective.
     fn meet<S>(self, world: &Shared, options: &MeshOptions<S>) -> Result<MeshTransport, TransportError> {
+        if !world.are_threads() {
+            if self.domains.len() == 1 {
+                return self.over(Box::new(Nowhere), Joint::None, false);
+            }
+            #[cfg(feature = "fabric")]
+            return network::join(self, world, &options.network);
+            #[cfg(not(feature = "fabric"))]
+            return Err(TransportError::NoNetwork);
+        }
         let ends = world.show("mesh", Arc::new(self.end()), world.deadline())?.expect("ranks are threads");
         let carrier = LoopCarrier::new(self.rank().index(), ends.clone(), options.seed);
-        self.over(Box::new(carrier), ends, options.thread)
+        self.over(Box::new(carrier), Joint::Loop(ends), options.thread)
     }
 
     /// The transport over a carrier. `thread`: the proxy has one although nothing here needs it.
-    fn over(
-        self,
-        carrier: Box<dyn Carrier>,
-        ends: Vec<Arc<LoopEnd>>,
-        thread: bool,
-    ) -> Result<MeshTransport, TransportError> {
+    fn over(self, carrier: Box<dyn Carrier>, joint: Joint, thread: bool) -> Result<MeshTransport, TransportError> {
         let (me, Half { near, domains, far }) = (self.rank(), self);
         let (layout, control, ranks) = (near.layout(), near.control(), near.transport().world_size());
         let is_far = |peer: Rank| far.peers[peer.index()].is_some();
@@ -342,7 +392,7 @@ impl Half {
             let regions = vec![Some(layout.geometry().per_peer_bytes as u64)];
             is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
         };
-        let proxy = Arc::new(Proxy::new(ProxyParts {
+        let proxy = Proxy::new(ProxyParts {
             rank: me.index(),
             carrier,
             peers: Rank::all(ranks).map(to).collect(),
@@ -353,7 +403,13 @@ impl Half {
             doorbell: far.bell.clone(),
             aborts: control.aborts(),
             ring: far.ring,
-        }));
+        });
+        let door = near.transport().door().expect("both have a door").clone();
+        let departures = door.departures().filter(|_| !matches!(joint, Joint::Loop(_))).cloned();
+        let proxy = Arc::new(match departures {
+            Some(departures) => proxy.with_departures(departures),
+            None => proxy,
+        });
         let (on_gpu, has_far) = (near.transport().seat().is_some(), far.peers.iter().any(Option::is_some));
         #[cfg(feature = "cuda")]
         if let Near::Nvl(near) = &near {
@@ -363,11 +419,35 @@ impl Half {
             // On a CPU, waiting threads sleep on the rank's doorbell, and this thread must not be counted there: each
             // signal of a near peer would wake it.
             true if on_gpu => Some(ProxyThread::start(&proxy, far.bell)?),
-            true => Some(ProxyThread::start_alone(&proxy)?),
+            // No bell tells of what a network brings.
+            true => Some(ProxyThread::start_alone(&proxy, !matches!(joint, Joint::Loop(_)))?),
             false => None,
         };
-        let door = near.transport().door().expect("both have a door").clone().with_proxy(proxy);
-        Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, ends })
+        let door = door.with_proxy(proxy);
+        Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, joint })
+    }
+}
+
+/// The carrier of ranks that have no far peers.
+struct Nowhere;
+
+impl Carrier for Nowhere {
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+        Err(ProxyError::Peer { peer: write.peer })
+    }
+
+    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: u16) {}
+
+    fn reads(&self, _: &Memory) -> bool {
+        false
+    }
+
+    fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
+        Ok(())
     }
 }
 
@@ -383,18 +463,18 @@ fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, T
     Ok(peer.map(|peer| device.reaches(&peer)).transpose()?.unwrap_or(false))
 }
 
-/// Agrees on the domains, once all ranks have told their options and nobody objects. Collective.
+/// Agrees on the options, and on the domains if they are given or to be found: `finds` has the number and name of this
+/// rank's device, and tells if its kernels reach the memory of another rank. Collective.
 fn agreed<S: fmt::Debug>(
     world: &Shared,
     options: &MeshOptions<S>,
     engine: &'static str,
     geometry: Geometry,
-    device: (String, String),
-    reaches: impl Fn(&domains::Place, &domains::Place) -> Result<bool, TransportError>,
+    finds: Option<((String, String), impl Fn(&domains::Place, &domains::Place) -> Result<bool, TransportError>)>,
 ) -> Result<Vec<Vec<u32>>, TransportError> {
     let ranks = world.size();
     let objection = (options.domains.as_ref().and_then(|given| check(given, ranks).err()))
-        .or_else(|| (!world.are_threads()).then_some(not_threads()))
+        .or_else(|| (!world.are_threads() && engine == "gpu").then(not_threads))
         .or_else(|| objections(options, geometry));
     Parameters::new("mesh")
         .with("engine", engine)
@@ -403,9 +483,10 @@ fn agreed<S: fmt::Debug>(
         .with("seed", format!("{:?}", options.seed))
         .object(objection)
         .agree(world, &[], world.deadline())?;
-    match &options.domains {
-        Some(given) => Ok(given.clone()),
-        None => found(world, device, reaches),
+    match (&options.domains, finds) {
+        (Some(given), _) => Ok(given.clone()),
+        (None, Some((device, reaches))) => found(world, device, reaches),
+        (None, None) => Ok(Vec::new()),
     }
 }
 
@@ -414,7 +495,7 @@ fn objections<S>(options: &MeshOptions<S>, geometry: Geometry) -> Option<Transpo
 }
 
 fn not_threads() -> TransportError {
-    let what = "a mesh joins ranks of one process so far: use World::threads".to_string();
+    let what = "a mesh of GPU ranks joins ranks of one process so far: use World::threads".to_string();
     TransportError::Peer { rank: Rank::new(0), what }
 }
 
@@ -509,17 +590,17 @@ impl Transport for MeshTransport {
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         let parts = self.near.transport().window_memory(call)?;
         match &self.near {
-            Near::Shm(near) if self.domains.len() > 1 => {
+            Near::Shm(near) if self.domains.len() > 1 && self.posts_windows() => {
                 let region = self.region(near.shared(), &parts)?;
                 Ok(parts.with_posted(region))
             }
-            // No wire reaches the memory of a GPU.
+            // No wire reaches the memory of a GPU, and nobody carries the place of a window over a network yet.
             _ => Ok(parts.without(|rank| self.is_far(rank))),
         }
     }
 
     fn posts_windows(&self) -> bool {
-        matches!(self.near, Near::Shm(_))
+        matches!((&self.near, &self.joint), (Near::Shm(_), Joint::Loop(_)))
     }
 
     fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool {
@@ -545,6 +626,19 @@ impl Transport for MeshTransport {
 
 impl fmt::Debug for MeshTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MeshTransport(rank {} of {}, domains {:?})", self.rank(), self.world_size(), self.domains)
+        write!(f, "MeshTransport(rank {} of {}, {self})", self.rank(), self.world_size())
+    }
+}
+
+impl fmt::Display for MeshTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let domains: Vec<String> = self.domains.iter().map(|domain| format!("{domain:?}")).collect();
+        write!(f, "domains {}", domains.join(" "))?;
+        match &self.joint {
+            Joint::Loop(_) => f.write_str(", joined by copies within the process"),
+            Joint::None => Ok(()),
+            #[cfg(feature = "fabric")]
+            Joint::Network(chosen) => write!(f, ", joined by {}", chosen.choice()),
+        }
     }
 }

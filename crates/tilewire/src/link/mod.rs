@@ -18,6 +18,7 @@
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
+//! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `mesh/domains.rs`, `mesh/far.rs` | which ranks are near each other; the memory of posts |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
@@ -30,6 +31,8 @@ mod any;
 mod contract;
 #[cfg(all(test, feature = "cuda"))]
 mod default_sizes;
+#[cfg(feature = "fabric")]
+mod fabric;
 mod fitness;
 #[cfg(feature = "cuda")]
 mod gpu_memory;
@@ -41,8 +44,12 @@ mod shm;
 mod window;
 
 pub use crate::processor::Processor;
+#[cfg(feature = "fabric")]
+pub use crate::transport::fabric::FabricOptions as NetworkOptions;
 pub use any::AnyTransport;
 pub use contract::{PostFrom, Tensors, Transport};
+#[cfg(feature = "fabric")]
+pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;
 pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};

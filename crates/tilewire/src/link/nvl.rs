@@ -205,7 +205,7 @@ impl NvlTransport {
         let mut control = world.segments("nvl", 0, SegmentOptions::default(), world.deadline())?;
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
-        let watch = Watch::start(&mut control, world.are_threads())?;
+        let watch = Watch::start(&mut control, world, "nvl")?;
         // The most ranks on one device. All ranks base choices on this number, and must choose the same.
         let sharers = |device: &String| devices.iter().filter(|of| *of == device).count() as u32;
         let sharers = devices.iter().map(sharers).max().unwrap_or(1);
@@ -255,7 +255,7 @@ impl NvlTransport {
         let ranks = LocalBootstrap::world(count).into_iter().zip(controls);
         let transport = |(bootstrap, mut control): (LocalBootstrap, SegmentSet)| {
             let world = Shared::alone(Arc::new(bootstrap), meeting.clone(), Some(Duration::from_secs(30)));
-            let watch = Watch::start(&mut control, true)?;
+            let watch = Watch::start(&mut control, &world, "nvl")?;
             let stream = Stream::together(device, &together)?;
             let (abort, launches) = (AbortWord::new(device)?, Launches::default());
             let seat = Seat { stream, abort, sharers: count as u32, launches };
@@ -326,7 +326,7 @@ impl NvlTransport {
     /// segment again.
     pub fn close(self) -> Result<(), TransportError> {
         self.seat.stream.sync()?;
-        self.desk.closed()?;
+        self.desk.closed(&self.watch)?;
         let (own, deadline) = (self.control.rank(), self.desk.world.deadline());
         self.watch.goodbye(own, deadline)
     }

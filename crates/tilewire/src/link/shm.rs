@@ -12,7 +12,7 @@ use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Abort, Cause, Departures, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Pairing,
+    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Pairing,
     PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
 };
 use std::fmt;
@@ -121,7 +121,8 @@ pub struct ShmTransport {
     desk: Desk,
     layout: Layout,
     machines: Vec<Machine>,
-    table: PeerTable,
+    /// `None` if the memory of some ranks is not mapped here.
+    table: Option<PeerTable>,
     buffers: LocalBuffers,
     segments: SegmentSet,
     door: Door,
@@ -154,6 +155,16 @@ impl ShmTransport {
     /// Makes a transport. Collective: every rank of the world calls it with the same options. If anything differs,
     /// including the library's version, every rank gets an error that names the ranks and the values.
     pub fn rendezvous(world: &World, options: ShmOptions) -> Result<ShmTransport, TransportError> {
+        ShmTransport::in_domains(world, options, Domains::One)
+    }
+
+    /// The part of a transport within domains. It spans the whole world: tickets, status lines and abort words of ranks
+    /// in other domains are here too, but those ranks have no endpoints and no windows.
+    pub(super) fn in_domains(
+        world: &World,
+        options: ShmOptions,
+        domains: Domains,
+    ) -> Result<ShmTransport, TransportError> {
         let (world, deadline) = (Shared::of(world), world.deadline());
         let geometry = options.geometry(world.size());
         let layout = layout_of(geometry);
@@ -169,6 +180,7 @@ impl ShmTransport {
             .with("max_slots", geometry.max_slots)
             .with("max_copies", geometry.max_copies)
             .with("packet_bytes", geometry.packet_bytes)
+            .with("domains", &domains)
             .with("serial", serial)
             .object(objection)
             .agree(&world, &[MACHINE, "serial"], deadline)?;
@@ -177,14 +189,15 @@ impl ShmTransport {
         let serial = said[0].last().expect("the serial is the last value").clone();
         // If the parts are smaller, a huge page would hold those of several peers.
         let huge_pages = geometry.per_peer_bytes >= HUGE_PAGE;
-        let pages = SegmentOptions { populate: options.populate, huge_pages, ..SegmentOptions::default() };
+        let pages = SegmentOptions { populate: options.populate, huge_pages, domains, ..SegmentOptions::default() };
+        let name = format!("shm/{serial}");
         let made = world
             .segments("shm", layout.bytes(), pages, deadline)
-            .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
+            .and_then(|mut segments| Ok((Watch::start(&mut segments, &world, &name)?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let table = PeerTable::new(&layout, &segments);
         let departures = watch.departures(&world);
-        let desk = Desk::new(world, format!("shm/{serial}"), &segments, departures);
+        let desk = Desk::new(world, name, &segments, departures);
         let door = desk.door(&segments);
         Ok(ShmTransport { desk, layout, machines, table, buffers: LocalBuffers::default(), segments, door, watch })
     }
@@ -194,7 +207,7 @@ impl ShmTransport {
     ///
     /// A broken transport is released immediately, with its cause as the error: there may be nobody left to wait for.
     pub fn close(self) -> Result<(), TransportError> {
-        self.desk.closed()?;
+        self.desk.closed(&self.watch)?;
         let deadline = self.desk.world.deadline();
         self.watch.goodbye(self.segments.rank(), deadline)
     }
@@ -214,6 +227,7 @@ impl ShmTransport {
     /// there are several causes, the first one counts.
     pub fn mark_broken(&self, cause: Cause) {
         self.segments.abort_all(self.desk.first(cause));
+        self.watch.fails();
     }
 
     /// The layout of every rank's segment.
@@ -223,7 +237,7 @@ impl ShmTransport {
 
     /// The memories of all ranks.
     pub fn table(&self) -> &PeerTable {
-        &self.table
+        self.table.as_ref().expect("all ranks of this transport are mapped here")
     }
 
     /// The ranks, to meet again.
@@ -305,8 +319,9 @@ impl Transport for ShmTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
-        let of = |rank: Rank| self.segments.segment(rank.index());
-        Some(PeerEndpoint::between(&self.layout, (self.rank(), &of(self.rank())), (peer, &of(peer))))
+        let theirs = self.segments.mapped(peer.index())?;
+        let mine = self.segments.segment(self.rank().index());
+        Some(PeerEndpoint::between(&self.layout, (self.rank(), &mine), (peer, &theirs)))
     }
 
     fn machines(&self) -> Vec<Machine> {
@@ -352,8 +367,14 @@ impl Transport for ShmTransport {
         self.check()?;
         call.agree(&self.desk, |world, bytes| {
             // These segments' sockets are closed here: the transport's own monitor notices when a peer dies.
-            let segments = world.segments("window", bytes, SegmentOptions::default(), world.deadline())?;
-            Ok((0..world.size()).map(|rank| Some(segments.segment(rank))).collect())
+            // The ranks have found their domains before.
+            let domains = match self.segments.domains() {
+                [_] => Domains::One,
+                several => Domains::Given(several.to_vec()),
+            };
+            let options = SegmentOptions { domains, ..SegmentOptions::default() };
+            let segments = world.segments("window", bytes, options, world.deadline())?;
+            Ok((0..world.size()).map(|rank| segments.mapped(rank)).collect())
         })
     }
 
@@ -374,7 +395,11 @@ impl fmt::Debug for ShmTransport {
 }
 
 impl PeerTable {
-    fn new(layout: &Layout, segments: &SegmentSet) -> PeerTable {
+    /// `None` if a rank's memory is not mapped here.
+    fn new(layout: &Layout, segments: &SegmentSet) -> Option<PeerTable> {
+        if segments.domains().len() > 1 {
+            return None;
+        }
         let area = |rank: usize, range: Range<usize>| segments.segment(rank).part(range.start, range.len());
         let ranks = || 0..segments.world_size();
         // As in endpoints, because one side may use the table while the other uses its endpoint.
@@ -388,12 +413,12 @@ impl PeerTable {
             ready: data(rank, layout.ready()),
             done: data(rank, layout.done()),
         };
-        PeerTable {
+        Some(PeerTable {
             staging: ranks().map(|rank| area(rank, layout.staging())).collect(),
             packets: ranks().map(|rank| data(rank, layout.packets())).collect(),
             slots: ranks().map(slots).collect(),
             starts: area(segments.rank(), layout.starts()),
-        }
+        })
     }
 
     /// Banks of one kind of slot: `table.slot_banks(|of_rank| &of_rank.tail)`.

@@ -41,22 +41,37 @@ pub fn send_direct<'t, R: Regs>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    send_direct_any(r, peer, (max_blocks, R::TYPES[0]), tiling, &|at| R::erase(produce(at)));
+    let to = DirectTo { max_blocks, ty: R::TYPES[0], pitch: None };
+    send_direct_any(r, peer, to, tiling, &|at| R::erase(produce(at)));
 }
 
-/// [`send_direct`] with the given type.
+/// How a window is written.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectTo {
+    pub max_blocks: usize,
+    /// The type of its elements.
+    pub ty: Type,
+    /// Distance between rows in bytes, if there are gaps between them. The chunk then has a shape.
+    pub pitch: Option<usize>,
+}
+
+/// [`send_direct`] with the given type and pitch.
 #[track_caller]
 pub(crate) fn send_direct_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
-    (max_blocks, ty): (usize, Type),
+    DirectTo { max_blocks, ty, pitch }: DirectTo,
     tiling: Tiling,
     produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
 ) {
     let (block, counters, next) = permitted(r, peer, max_blocks, tiling);
     tiling.for_tiles(r, |step, tile| {
         tile.each(r, |spot| {
-            let offset = byte_of(spot.pos, ty.size());
+            let offset = match (pitch, spot.place) {
+                (Some(pitch), Some((row, col))) => row * pitch as i64 + byte_of(col, ty.size()),
+                (Some(_), None) => unreachable!("rows with gaps between them have a shape"),
+                (None, _) => byte_of(spot.pos, ty.size()),
+            };
             peer.put_any(offset, produce(&Leg { spot, step, slot: None, region: None }).only());
         });
     });

@@ -46,7 +46,7 @@ mod tiling;
 
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub(crate) use bulk::{recv_bulk_any, send_bulk_any};
-pub(crate) use direct::send_direct_any;
+pub(crate) use direct::{DirectTo, send_direct_any};
 pub use direct::{post_direct, recv_direct, send_direct};
 pub(crate) use packet::recv_packets_any;
 pub(crate) use relay::{recv_relayed_any, relay_tiles_any};

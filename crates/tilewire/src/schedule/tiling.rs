@@ -69,6 +69,19 @@ impl Tiling {
         Tiling { tile_cols, tile_rows: (tile / tile_cols).clamp(1, rows.max(1)), ..tiling }
     }
 
+    /// A chunk of rows and columns, in tiles of at most `tile` positions: as many whole rows as fit, or a part of one.
+    /// Parts have a multiple of `granule` columns, if that many fit.
+    pub(crate) fn in_rows(rows: usize, cols: usize, tile: usize, blocks: usize, granule: usize) -> Tiling {
+        let (tile, granule) = (tile.max(1), granule.max(1));
+        let tile_cols = match tile {
+            _ if cols <= tile => cols.max(1),
+            tile if granule <= tile => tile / granule * granule,
+            tile => tile,
+        };
+        let tile_rows = (tile / tile_cols).clamp(1, rows.max(1));
+        Tiling { rows, cols, tile_rows, tile_cols, blocks: blocks.max(1), shaped: true }
+    }
+
     /// The same chunk in one contiguous tile per block: whole rows or, without a shape, a multiple of `granule`
     /// positions.
     ///
@@ -330,7 +343,8 @@ impl<'t> Tile<'t> {
             });
         }
         r.each2(self.rows, self.cols, |y, x| {
-            let (row, col) = (from(self.first_row, y), from(self.first_col, x));
+            let row = from(self.first_row, y).within(self.tiling.rows);
+            let col = from(self.first_col, x).within(self.tiling.cols);
             let index = width.map_or_else(|| y * self.tiling.tile_cols as i64, |width| y * width) + x;
             body(Spot { index, pos: row * self.tiling.cols as i64 + col, place: Some((row, col)), tile: self.index });
         });

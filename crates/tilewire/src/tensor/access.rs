@@ -67,6 +67,18 @@ pub enum AccessError {
         /// The size of the memory.
         bytes: usize,
     },
+    /// The memory was lent for the time of a closure, which has ended.
+    #[non_exhaustive]
+    Returned {
+        /// The size of the memory.
+        bytes: usize,
+    },
+    /// The tensor has one row in memory for all its rows, so it can only be read.
+    #[non_exhaustive]
+    Expanded {
+        /// Rows of the tensor.
+        rows: usize,
+    },
 }
 
 errors! {
@@ -82,12 +94,18 @@ errors! {
         OtherThread { bytes } =>
             "memory of {bytes} bytes is another thread's own: read it on the thread that made it, or use a window, \
              which threads share",
+        Returned { bytes } =>
+            "memory of {bytes} bytes was lent for the time of a closure, and its owner has it back: use it inside the \
+             closure of Tensor::lend",
+        Expanded { rows } =>
+            "an expanded tensor, whose {rows} rows are one row of memory, cannot be written: write the row that it \
+             repeats, or a copy made by contiguous()",
     }
     source { Copy { source, .. } => Some(&**source) }
 }
 
-/// Copies a memory's bytes. A byte of shared memory that is being written is either the old or the new one. A copy from
-/// a device comes after everything this thread has launched there.
+/// Copies a memory's bytes, row by row if it has gaps. A byte of shared memory that is being written is either the old
+/// or the new one. A copy from a device comes after everything this thread has launched there.
 ///
 /// ```
 /// use tilewire::{Tensor, tensor::bytes_of};
@@ -99,6 +117,11 @@ errors! {
 /// # Ok::<(), tilewire::tensor::AccessError>(())
 /// ```
 pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
+    here(memory)?;
+    if !memory.is_contiguous() {
+        let rows: Result<Vec<_>, _> = memory.runs().map(|(_, row)| bytes_of(&row)).collect();
+        return rows.map(|rows| rows.concat());
+    }
     let (start, bytes) = (memory.start(), memory.bytes());
     match memory.held() {
         Held::Device(device) => {
@@ -121,10 +144,21 @@ pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
     }
 }
 
+/// Refuses memory that its owner has taken back.
+#[inline]
+pub(super) fn here(memory: &Memory) -> Result<(), AccessError> {
+    if memory.is_returned() { Err(AccessError::Returned { bytes: memory.covered() }) } else { Ok(()) }
+}
+
 /// Overwrites the bytes of a memory that a device copies. For tensors, which know which bytes are valid elements.
 pub(super) fn write_to_device(memory: &Memory, device: &dyn DeviceBytes, bytes: &[u8]) -> Result<(), AccessError> {
-    assert_eq!(bytes.len(), memory.bytes(), "a copy to {memory:?}");
-    device.write(memory.start().addr().get() as u64, bytes).map_err(|source| failed(memory, true, source))
+    assert_eq!(bytes.len(), memory.covered(), "a copy to {memory:?}");
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    memory.runs().zip(bytes.chunks_exact(memory.rows().width)).try_for_each(|((_, row), bytes)| {
+        device.write(row.start().addr().get() as u64, bytes).map_err(|source| failed(&row, true, source))
+    })
 }
 
 #[cold]

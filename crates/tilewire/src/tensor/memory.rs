@@ -4,22 +4,26 @@ use super::access::HomeThread;
 use super::block::Block;
 use super::memory_left::{MemoryLeft, NoMemory};
 use super::reach::ReachableFrom;
+use super::rows::Rows;
 use crate::ir::{Part, Purpose, matching};
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes that kernels use, in host memory or on devices. All clones of the handle share them, and the last one to go
 /// frees them (or drops the keep-alive).
 ///
 /// Handles may move to any thread: they name bytes and keep them alive, but touch none. Host code reads and writes
 /// elements through a [`Tensor`](super::Tensor); [`bytes_of`](super::bytes_of) copies the bytes of any memory.
+///
+/// The memory of a tensor with a row stride is its rows: the bytes between them belong to others.
 #[derive(Clone)]
 pub struct Memory {
     start: NonNull<u8>,
-    bytes: usize,
+    rows: Rows,
     purpose: Purpose,
     /// The operation that its words or packets carry, if the purpose says that they carry one.
     operation: u16,
@@ -38,6 +42,8 @@ unsafe impl Sync for Memory {}
 struct Keep {
     reach: ReachableFrom,
     held: Held,
+    /// True once memory that was lent has gone back to its owner; `None` if it is not lent.
+    returned: Option<AtomicBool>,
 }
 
 /// What keeps the bytes alive, and how host code may touch them: see `access`.
@@ -126,7 +132,65 @@ impl Memory {
     }
 
     fn of(start: NonNull<u8>, bytes: usize, reach: ReachableFrom, held: Held) -> Memory {
-        Memory { start, bytes, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held }) }
+        Memory::of_rows(start, Rows::one(bytes), reach, held, None)
+    }
+
+    fn of_rows(
+        start: NonNull<u8>,
+        rows: Rows,
+        reach: ReachableFrom,
+        held: Held,
+        returned: Option<AtomicBool>,
+    ) -> Memory {
+        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held, returned }) }
+    }
+
+    /// As [`foreign`](Memory::foreign), for rows: nothing is required of the bytes between them.
+    ///
+    /// # Safety
+    /// As for [`foreign`](Memory::foreign).
+    pub(super) unsafe fn foreign_rows(start: NonNull<u8>, rows: Rows, keep: Alive) -> Memory {
+        Memory::of_rows(start, rows, ReachableFrom::HOST, Held::Own(HomeThread::here(), keep), None)
+    }
+
+    /// As [`on_device`](Memory::on_device), for rows.
+    ///
+    /// # Safety
+    /// As for [`on_device`](Memory::on_device).
+    pub(super) unsafe fn on_device_rows(
+        start: NonNull<u8>,
+        rows: Rows,
+        reach: ReachableFrom,
+        keep: Arc<dyn DeviceBytes>,
+    ) -> Memory {
+        Memory::of_rows(start, rows, reach, Held::Device(keep), None)
+    }
+
+    /// Memory of the host that its owner takes back: [`end_lending`](Memory::end_lending) voids all handles.
+    ///
+    /// # Safety
+    /// As for [`foreign`](Memory::foreign), until `end_lending` has been called on this thread.
+    pub(super) unsafe fn lent_rows(start: NonNull<u8>, rows: Rows) -> Memory {
+        let held = Held::Own(HomeThread::here(), Arc::new(()));
+        Memory::of_rows(start, rows, ReachableFrom::HOST, held, Some(AtomicBool::new(false)))
+    }
+
+    /// Voids all handles to memory that was lent. Only the home thread touches the bytes, and that is this one.
+    pub(super) fn end_lending(&self) {
+        if let Some(returned) = &self.keep.returned {
+            returned.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True if it is memory that its owner takes back after a while.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.keep.returned.is_some()
+    }
+
+    /// True if it was lent and its owner has it back: nobody may touch the bytes.
+    #[inline]
+    pub(crate) fn is_returned(&self) -> bool {
+        self.keep.returned.as_ref().is_some_and(|returned| returned.load(Ordering::Relaxed))
     }
 
     /// Foreign memory in the host's reach, kept alive by `keep`. It becomes this thread's own: only this thread may
@@ -194,14 +258,23 @@ impl Memory {
     /// A part of this memory, sharing its bytes.
     ///
     /// # Panics
-    /// If the part does not lie inside.
+    /// If the part does not lie inside, or in one row of memory with gaps.
     pub fn part(&self, offset: usize, bytes: usize) -> Memory {
         let end = offset.checked_add(bytes).expect("part fits the address space");
-        assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
+        assert!(end <= self.bytes(), "part {offset}..{end} of memory of {} bytes", self.bytes());
+        self.rows_at(offset, Rows::one(bytes))
+    }
+
+    /// Rows of this memory that begin at an offset, sharing their bytes.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub(super) fn rows_at(&self, offset: usize, rows: Rows) -> Memory {
+        assert!(self.rows.contain(offset, &rows), "{rows:?} at byte {offset} of {self:?}: not inside its rows");
         // Inside or one past the end, so it is as valid as the start, on the host and on a device.
         let start = NonNull::new(self.start.as_ptr().wrapping_add(offset)).expect("memory does not wrap");
-        let purpose = if bytes == self.bytes { self.purpose } else { self.purpose.of_part() };
-        Memory { start, bytes, purpose, ..self.clone() }
+        let purpose = if rows == self.rows { self.purpose } else { self.purpose.of_part() };
+        Memory { start, rows, purpose, ..self.clone() }
     }
 
     /// This memory, marked with a purpose. Parameters bound to it take on that purpose.
@@ -257,9 +330,39 @@ impl Memory {
         self.start
     }
 
-    /// Size in bytes.
+    /// Size in bytes, from the first byte to the last. Memory with gaps between its rows [covers](Memory::covered)
+    /// less.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.rows.span()
+    }
+
+    /// Number of bytes in its rows, without gaps.
+    pub fn covered(&self) -> usize {
+        self.rows.covered()
+    }
+
+    /// True if its bytes have no gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.rows.is_one()
+    }
+
+    /// Its rows.
+    pub(crate) fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    /// Its rows as contiguous memories, with the offset of each.
+    ///
+    /// ```
+    /// use tilewire::Tensor;
+    /// let columns = Tensor::<u16>::zeros(12).reshape(3, 4)?.columns(1..3);
+    /// let runs: Vec<(usize, usize)> = columns.memory().runs().map(|(at, row)| (at, row.bytes())).collect();
+    /// assert_eq!(runs, [(0, 4), (8, 4), (16, 4)]);
+    /// # Ok::<(), tilewire::tensor::ShapeError>(())
+    /// ```
+    pub fn runs(&self) -> impl Iterator<Item = (usize, Memory)> + '_ {
+        let Rows { count, width, stride } = self.rows;
+        (0..count).map(move |row| (row * stride, self.part(row * stride, width)))
     }
 
     /// True if other threads, processes or devices may write the bytes at any time. Host code then uses atomics only.
@@ -267,15 +370,29 @@ impl Memory {
         matches!(self.keep.held, Held::Shared(_))
     }
 
-    /// True if two handles share a byte.
+    /// True if two handles share a byte. Interleaved columns of one matrix share none.
     pub fn overlaps(&self, other: &Memory) -> bool {
-        let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
-        self.bytes > 0 && other.bytes > 0 && a < b + other.bytes && b < a + self.bytes
+        self.rows.overlap(self.start.addr().get(), &other.rows, other.start.addr().get())
+    }
+
+    /// The part of this memory that begins at an offset and has the rows, the purpose and the operation of another
+    /// memory.
+    ///
+    /// # Panics
+    /// If there is no such part.
+    pub(crate) fn part_like(&self, other: &Memory, offset: usize) -> Memory {
+        self.rows_at(offset, other.rows).stands_for(other)
+    }
+
+    /// The offset of another handle's bytes in this one's, if they all are among them.
+    pub(crate) fn offset_of(&self, other: &Memory) -> Option<usize> {
+        let offset = other.start.addr().get().checked_sub(self.start.addr().get())?;
+        self.rows.contain(offset, &other.rows).then_some(offset)
     }
 
     /// True if two handles refer to the same bytes.
     pub fn is(&self, other: &Memory) -> bool {
-        self.start == other.start && self.bytes == other.bytes
+        self.start == other.start && self.rows == other.rows
     }
 }
 
@@ -334,6 +451,11 @@ impl fmt::Display for MixedBanks {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({:p}, {} bytes)", self.start, self.bytes)
+        match self.rows {
+            Rows { count: 1, width, .. } => write!(f, "Memory({:p}, {width} bytes)", self.start),
+            Rows { count, width, stride } => {
+                write!(f, "Memory({:p}, {count} rows of {width} bytes, {stride} apart)", self.start)
+            }
+        }
     }
 }

@@ -5,15 +5,26 @@
 //! alone (`access.rs`). Knows the element types; must not know kernels or engines.
 
 mod access;
+#[cfg(feature = "ndarray")]
+mod array;
 mod block;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
+mod foreign;
+mod grid;
 mod memory;
 mod memory_left;
 mod reach;
 mod ring;
+mod rows;
+mod strided;
 
 pub(crate) use access::HomeThread;
 pub use access::{AccessError, bytes_of};
 pub(crate) use block::Block;
+pub use foreign::Foreign;
+pub(crate) use grid::Grid;
+pub use grid::{Axis, ShapeError};
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
 pub use reach::ReachableFrom;
@@ -40,7 +51,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A one-dimensional array of elements, shared by every clone of the handle.
+/// An array of elements, shared by every clone of the handle: one-dimensional, or rows and columns with a distance
+/// between rows.
 ///
 /// Host code reads and writes its elements on the thread that made it. A launch from this thread has returned before
 /// the next line runs, so host access needs no lock. Elements on a device are copied. Methods that return no error
@@ -54,6 +66,16 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 /// assert_eq!(x.to_vec(), [10.0, 2.0, 3.0]);
 /// ```
 ///
+/// Rows and columns are views of the same memory. A collective takes them as they are:
+/// ```
+/// use tilewire::Tensor;
+/// let matrix = Tensor::from_fn(12, |i| i as f32).reshape(3, 4)?;
+/// let middle = matrix.columns(1..3);
+/// assert_eq!(middle.to_vec(), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0]);
+/// assert_eq!((middle.shape(), middle.row_stride(), middle.is_contiguous()), ([3, 2], 4, false));
+/// # Ok::<(), tilewire::tensor::ShapeError>(())
+/// ```
+///
 /// It stays on its thread; its [`memory`](Tensor::memory) need not:
 /// ```compile_fail,E0277
 /// let x = tilewire::Tensor::<f32>::zeros(4);
@@ -65,7 +87,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 /// ```
 pub struct Tensor<T> {
     memory: Memory,
-    len: usize,
+    grid: Grid,
     name: Option<Rc<str>>,
     element: PhantomData<T>,
     /// Neither `Send` nor `Sync`: plain host access relies on that (`access.rs`).
@@ -76,14 +98,14 @@ pub struct Tensor<T> {
 #[derive(Clone)]
 pub(crate) struct AnyTensor {
     memory: Memory,
-    len: usize,
+    grid: Grid,
     ty: Type,
     name: Option<Rc<str>>,
 }
 
 impl AnyTensor {
     pub(crate) fn zeros(ty: Type, len: usize) -> AnyTensor {
-        AnyTensor { memory: Memory::zeroed(len * ty.size()), len, ty, name: None }
+        AnyTensor { memory: Memory::zeroed(len * ty.size()), grid: Grid::flat(len), ty, name: None }
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -91,7 +113,12 @@ impl AnyTensor {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.grid.len()
+    }
+
+    /// Its rows and columns.
+    pub(crate) fn grid(&self) -> Grid {
+        self.grid
     }
 
     pub(crate) fn ty(&self) -> Type {
@@ -104,17 +131,23 @@ impl AnyTensor {
 
     /// As [`Tensor::slice`].
     pub(crate) fn slice(&self, range: Range<usize>) -> AnyTensor {
-        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of {} elements", self.len);
-        let size = self.ty.size();
-        let memory = self.memory.part(range.start * size, range.len() * size);
-        AnyTensor { memory, len: range.len(), ..self.clone() }
+        self.at(self.grid.sliced(&range))
+    }
+
+    /// Neighbouring rows or columns.
+    pub(crate) fn part(&self, axis: Axis, range: &Range<usize>) -> AnyTensor {
+        self.at(self.grid.part(axis, range))
+    }
+
+    fn at(&self, (first, grid): (usize, Grid)) -> AnyTensor {
+        AnyTensor { memory: grid.memory(&self.memory, first, self.ty.size()), grid, ..self.clone() }
     }
 }
 
 impl<T: Element> From<&Tensor<T>> for AnyTensor {
     fn from(tensor: &Tensor<T>) -> Self {
-        let Tensor { memory, len, name, .. } = tensor.clone();
-        AnyTensor { memory, len, ty: T::TYPE, name }
+        let Tensor { memory, grid, name, .. } = tensor.clone();
+        AnyTensor { memory, grid, ty: T::TYPE, name }
     }
 }
 
@@ -185,24 +218,24 @@ impl<T: Element> Tensor<T> {
         Tensor::whole(memory.part(0, bytes), len)
     }
 
-    /// Elements `range` of this tensor, sharing its memory.
+    /// Elements `range` of this tensor, sharing its memory, in one dimension. Of a tensor with gaps between its rows,
+    /// the range may be whole rows or a part of one.
     ///
     /// # Panics
-    /// If the range does not lie inside.
+    /// If the range does not lie inside, or crosses a gap.
     pub fn slice(&self, range: Range<usize>) -> Self {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "slice {range:?} of a tensor of {} elements",
-            self.len
-        );
-        let size = size_of::<T>();
-        let memory = self.memory.part(range.start * size, range.len() * size);
-        Tensor { memory, len: range.len(), ..self.clone() }
+        self.at(self.grid.sliced(&range))
     }
 
     /// A tensor over memory that is not another thread's own.
     fn whole(memory: Memory, len: usize) -> Self {
-        Tensor { memory, len, name: None, element: PhantomData, on_this_thread: PhantomData }
+        let grid = Grid::flat(len);
+        Tensor { memory, grid, name: None, element: PhantomData, on_this_thread: PhantomData }
+    }
+
+    /// The elements of a part of its rows and columns, with the place of the first one.
+    fn at(&self, (first, grid): (usize, Grid)) -> Self {
+        Tensor { memory: grid.memory(&self.memory, first, size_of::<T>()), grid, ..self.clone() }
     }
 
     /// This handle with a name, for messages and for the text of a kernel whose hook captures the tensor.
@@ -226,12 +259,17 @@ impl<T: Element> Tensor<T> {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.len
+        self.grid.len()
+    }
+
+    /// Its rows and columns.
+    pub(crate) fn grid(&self) -> Grid {
+        self.grid
     }
 
     /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Element `i`.
@@ -247,7 +285,8 @@ impl<T: Element> Tensor<T> {
     /// # Panics
     /// If there is no such element.
     pub fn try_get(&self, i: usize) -> Result<T, AccessError> {
-        assert!(i < self.len, "element {i} of a tensor of {}", self.len);
+        assert!(i < self.len(), "element {i} of a tensor of {}", self.len());
+        access::here(&self.memory)?;
         match self.memory.held() {
             // SAFETY: the element is inside, in memory of this thread.
             Held::Own(..) => Ok(unsafe { self.read_own(i) }),
@@ -270,12 +309,13 @@ impl<T: Element> Tensor<T> {
     /// # Panics
     /// If there is no such element.
     pub fn try_set(&self, i: usize, value: T) -> Result<(), AccessError> {
-        assert!(i < self.len, "element {i} of a tensor of {}", self.len);
+        assert!(i < self.len(), "element {i} of a tensor of {}", self.len());
+        self.written()?;
         match self.memory.held() {
             // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` returns `Cell`s,
             // which allow writes through other handles of this thread. Tensors never leave this thread, the only one
             // whose calls run kernels on the memory.
-            Held::Own(..) => unsafe { self.start().add(i).write(value) },
+            Held::Own(..) => unsafe { self.start().add(self.grid.place(i)).write(value) },
             // SAFETY: the element is inside, in shared memory.
             Held::Shared(_) => unsafe { self.write_shared(i, value.to_bits()) },
             Held::Device(_) => return self.slice(i..i + 1).try_write([value].into_iter()),
@@ -293,7 +333,7 @@ impl<T: Element> Tensor<T> {
 
     /// As [`fill`](Tensor::fill), but returns the error if a copy to a device fails.
     pub fn try_fill(&self, value: T) -> Result<(), AccessError> {
-        self.try_write(std::iter::repeat_n(value, self.len))
+        self.try_write(std::iter::repeat_n(value, self.len()))
     }
 
     /// A copy of all elements.
@@ -306,12 +346,16 @@ impl<T: Element> Tensor<T> {
 
     /// As [`to_vec`](Tensor::to_vec), but returns the error if a copy from a device fails.
     pub fn try_to_vec(&self) -> Result<Vec<T>, AccessError> {
+        access::here(&self.memory)?;
         match self.memory.held() {
             // SAFETY: every element is inside, in memory of this thread.
-            Held::Own(..) => Ok((0..self.len).map(|i| unsafe { self.read_own(i) }).collect()),
+            Held::Own(..) => Ok((0..self.len()).map(|i| unsafe { self.read_own(i) }).collect()),
             // SAFETY: every element is inside, in shared memory.
-            Held::Shared(_) => Ok((0..self.len).map(|i| unsafe { self.read_shared(i) }).collect()),
-            Held::Device(_) => Ok(bytes_of(&self.memory)?.chunks_exact(size_of::<T>()).map(element).collect()),
+            Held::Shared(_) => Ok((0..self.len()).map(|i| unsafe { self.read_shared(i) }).collect()),
+            Held::Device(_) => {
+                let row: Vec<T> = bytes_of(&self.memory)?.chunks_exact(size_of::<T>()).map(element).collect();
+                Ok(if self.grid.is_expanded() { row.repeat(self.grid.rows) } else { row })
+            }
         }
     }
 
@@ -328,10 +372,13 @@ impl<T: Element> Tensor<T> {
     /// # Panics
     /// If the lengths differ.
     pub fn try_copy_from(&self, data: &[T]) -> Result<(), AccessError> {
-        assert_eq!(data.len(), self.len, "copy of {} elements into a tensor of {}", data.len(), self.len);
-        if let Held::Own(..) = self.memory.held() {
+        assert_eq!(data.len(), self.len(), "copy of {} elements into a tensor of {}", data.len(), self.len());
+        self.written()?;
+        if let Held::Own(..) = self.memory.held()
+            && self.is_contiguous()
+        {
             // SAFETY: as in `try_set`, for every element: the lengths are equal. Foreign memory may overlap `data`.
-            unsafe { std::ptr::copy(data.as_ptr(), self.start(), self.len) };
+            unsafe { std::ptr::copy(data.as_ptr(), self.start(), self.len()) };
             return Ok(());
         }
         self.try_write(data.iter().copied())
@@ -339,15 +386,18 @@ impl<T: Element> Tensor<T> {
 
     /// Overwrites all elements with `len` new ones, on a device in one copy.
     fn try_write(&self, elements: impl Iterator<Item = T>) -> Result<(), AccessError> {
+        self.written()?;
         match self.memory.held() {
-            // SAFETY: as in `try_set`: `zip` ends with the tensor.
-            Held::Own(..) => (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.start().add(i).write(x) }),
+            Held::Own(..) => (0..self.len()).zip(elements).for_each(|(i, x)| {
+                // SAFETY: as in `try_set`: `zip` ends with the tensor.
+                unsafe { self.start().add(self.grid.place(i)).write(x) }
+            }),
             Held::Shared(_) => {
                 // SAFETY: every element is inside, in shared memory: `zip` ends with the tensor.
-                (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) })
+                (0..self.len()).zip(elements).for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) })
             }
             Held::Device(device) => {
-                let mut bytes = Vec::with_capacity(self.memory.bytes());
+                let mut bytes = Vec::with_capacity(self.memory.covered());
                 elements.for_each(|x| bytes.extend_from_slice(&x.to_bits().to_le_bytes()[..size_of::<T>()]));
                 access::write_to_device(&self.memory, &**device, &bytes)?;
             }
@@ -355,22 +405,37 @@ impl<T: Element> Tensor<T> {
         Ok(())
     }
 
+    /// Refuses to write one element through several places, or memory that its owner has taken back.
+    fn written(&self) -> Result<(), AccessError> {
+        access::here(&self.memory)?;
+        match self.grid.is_expanded() {
+            true => Err(AccessError::Expanded { rows: self.grid.rows }),
+            false => Ok(()),
+        }
+    }
+
     /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, since
     /// not every byte is a valid one.
     ///
-    /// # Panics
-    /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
-    /// [`to_vec`](Tensor::to_vec).
+    /// # Panics For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get)
+    /// or [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat:
+    /// take one of its [`rows`](Tensor::rows).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,
     {
+        assert!(
+            self.is_contiguous(),
+            "{self:?} has no cells: its rows are not neighbours; use the cells of rows(k..k + 1)"
+        );
+        // The cells could outlive the loan.
+        assert!(!self.memory.is_lent(), "a tensor that was lent has no cells: use get, set or to_vec");
         match self.memory.held() {
             // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and
             // any bytes are valid elements. The handle keeps them alive for the borrow. `Cell<T>` has T's layout and
             // allows writes through other handles of this thread. A reference to cells cannot leave this thread either,
             // and only its calls run kernels on the memory.
-            Held::Own(..) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len) },
+            Held::Own(..) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len()) },
             Held::Shared(_) => panic!("a window has no cells, since peers may write it: use get, set or to_vec"),
             Held::Device(_) => panic!("a tensor on a device has no cells: use get, set or to_vec"),
         }
@@ -386,7 +451,7 @@ impl<T: Element> Tensor<T> {
     /// # Safety
     /// There must be such an element, in this thread's own memory.
     unsafe fn read_own(&self, i: usize) -> T {
-        let at = self.start().wrapping_add(i);
+        let at = self.start().wrapping_add(self.grid.place(i));
         // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size; nobody writes it
         // now, as in `try_set`.
         T::from_bits(unsafe {
@@ -404,7 +469,7 @@ impl<T: Element> Tensor<T> {
     /// # Safety
     /// There must be such an element, in shared memory.
     unsafe fn read_shared(&self, i: usize) -> T {
-        let at = self.start().wrapping_add(i);
+        let at = self.start().wrapping_add(self.grid.place(i));
         // SAFETY: the element is inside, initialised and aligned; peers' writes meet an atomic load, and nobody holds a
         // reference (`cells` refuses shared memory).
         T::from_bits(unsafe {
@@ -422,7 +487,7 @@ impl<T: Element> Tensor<T> {
     /// # Safety
     /// There must be such an element, in shared memory.
     unsafe fn write_shared(&self, i: usize, bits: u64) {
-        let at = self.start().wrapping_add(i);
+        let at = self.start().wrapping_add(self.grid.place(i));
         // SAFETY: as in `read_shared`.
         unsafe {
             match size_of::<T>() {
@@ -455,13 +520,17 @@ fn element<T: Element>(bytes: &[u8]) -> T {
 impl<T> Clone for Tensor<T> {
     fn clone(&self) -> Self {
         let (memory, name) = (self.memory.clone(), self.name.clone());
-        Tensor { memory, len: self.len, name, element: PhantomData, on_this_thread: PhantomData }
+        Tensor { memory, grid: self.grid, name, element: PhantomData, on_this_thread: PhantomData }
     }
 }
 
 impl<T: Element> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor<{}>[{}]", T::TYPE, self.len)
+        match self.grid {
+            Grid { rows: 1, cols, .. } => write!(f, "Tensor<{}>[{cols}]", T::TYPE),
+            Grid { rows, cols, stride } if stride == cols => write!(f, "Tensor<{}>[{rows}, {cols}]", T::TYPE),
+            Grid { rows, cols, stride } => write!(f, "Tensor<{}>[{rows}, {cols}], rows {stride} apart", T::TYPE),
+        }
     }
 }
 

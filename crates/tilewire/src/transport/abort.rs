@@ -37,6 +37,10 @@ pub enum AbortCode {
     /// It found that a peer launched a different operation, or disagrees about the same one:
     /// [`Status::verdict`](super::Status::verdict) names both.
     Mismatched,
+    /// It can no longer hear of ranks in other domains: the store through which they tell each other is gone.
+    Cut,
+    /// Its network to a rank failed, and nothing is known about that rank's end. [`Cause::severed_from`] is that rank.
+    Severed,
     /// A code that this version does not know.
     Other(u8),
 }
@@ -53,8 +57,10 @@ impl AbortCode {
             AbortCode::Dropped => 7,
             AbortCode::Deadlocked => 8,
             AbortCode::Mismatched => 9,
+            AbortCode::Cut => 10,
+            AbortCode::Severed => 11,
             // Never 0, which would mean that nothing is wrong, and never a known code.
-            AbortCode::Other(code) => code.max(10),
+            AbortCode::Other(code) => code.max(12),
         }
     }
 
@@ -69,6 +75,8 @@ impl AbortCode {
             7 => AbortCode::Dropped,
             8 => AbortCode::Deadlocked,
             9 => AbortCode::Mismatched,
+            10 => AbortCode::Cut,
+            11 => AbortCode::Severed,
             code => AbortCode::Other(code),
         }
     }
@@ -87,13 +95,24 @@ pub struct Cause {
     pub reason: u32,
 }
 
-/// Set in the reason of an expired wait if the remaining bits are the late rank.
+/// Set in the reason of an expired wait if the remaining bits are the late rank, and in that of a failed network if they
+/// are the peer.
 const LATE: u32 = 1 << 31;
 
 impl Cause {
     /// A wait of `rank` expired; `late` is the late rank, if known.
     pub fn timed_out(rank: usize, late: Option<usize>) -> Cause {
         Cause { code: AbortCode::TimedOut, rank, reason: late.map_or(0, |late| LATE | late as u32) }
+    }
+
+    /// The network between `rank` and `peer` failed, as `rank` has noticed.
+    pub fn severed(rank: usize, peer: usize) -> Cause {
+        Cause { code: AbortCode::Severed, rank, reason: LATE | peer as u32 }
+    }
+
+    /// The rank that a rank's network failed to, if that is the cause.
+    pub fn severed_from(self) -> Option<usize> {
+        (self.code == AbortCode::Severed && self.reason & LATE != 0).then_some((self.reason & !LATE) as usize)
     }
 
     /// The late rank, if a wait expired and the late rank is known.
@@ -139,6 +158,13 @@ impl fmt::Display for Cause {
             }
             AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
             AbortCode::Mismatched => write!(f, "rank {rank} found that a peer does something else"),
+            AbortCode::Cut => {
+                write!(f, "rank {rank} lost the store through which ranks of different hosts hear of each other")
+            }
+            AbortCode::Severed => match self.severed_from() {
+                Some(peer) => return write!(f, "the network of rank {rank} to rank {peer} failed"),
+                None => write!(f, "the network of rank {rank} failed"),
+            },
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
@@ -240,7 +266,7 @@ mod tests {
     #[test]
     fn a_cause_survives_its_word() {
         use AbortCode::*;
-        let known = [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped];
+        let known = [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped, Deadlocked, Mismatched, Cut, Severed];
         for code in known.into_iter().chain([Other(77)]) {
             for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
                 let cause = Cause { code, rank, reason };
@@ -251,6 +277,9 @@ mod tests {
         let late = |late| Cause::from_word(Cause::timed_out(4, late).to_word()).unwrap();
         assert_eq!((late(Some(0)).late(), late(None).late()), (Some(0), None));
         assert_eq!(late(Some(2)).to_string(), "a wait of rank 4 for rank 2 expired");
+        let severed = Cause::from_word(Cause::severed(4, 7).to_word()).unwrap();
+        assert_eq!((severed.severed_from(), severed.late()), (Some(7), None));
+        assert_eq!(severed.to_string(), "the network of rank 4 to rank 7 failed");
         // A user's own reason is not a rank.
         let own = Cause { reason: 3, ..late(None) };
         assert_eq!((own.late(), own.to_string().as_str()), (None, "a wait of rank 4 expired (reason 3)"));

@@ -12,6 +12,7 @@ use super::rank::Rank;
 use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
 use super::status::{Kind, Status};
+use super::watch::Watch;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -168,10 +169,12 @@ impl Desk {
         }
     }
 
-    /// The first step of a collective close: returns when all ranks have come to it.
-    pub(crate) fn closed(&self) -> Result<(), TransportError> {
+    /// The first step of a collective close: returns when all ranks have come to it. `watch` tells other domains of it,
+    /// if there are any.
+    pub(crate) fn closed(&self, watch: &Watch) -> Result<(), TransportError> {
         self.check()?;
         self.status.closes();
+        watch.closes();
         let (deadline, start) = (self.world.deadline(), Instant::now());
         let not_closed = |ranks: Vec<usize>| {
             let (rank, after) = (self.world.rank(), start.elapsed());
@@ -181,6 +184,7 @@ impl Desk {
         if !open.is_empty() {
             return Err(not_closed(open));
         }
+        watch.all_close(deadline);
         let closed = self.world.barrier(&format!("{}/closed", self.name), deadline);
         // The abort word explains best why a wait is in vain: the barrier only knows that some rank is gone.
         self.check()?;

@@ -23,11 +23,12 @@ pub struct Door {
     proxy: Option<Arc<Proxy>>,
 }
 
-/// A rank whose segment is mapped here.
+/// A rank, by its segment or its shadow.
 #[derive(Clone)]
 struct Mapped {
     abort: Abort,
     doorbell: Doorbell,
+    /// Empty for a shadow.
     place: Range<usize>,
 }
 
@@ -45,13 +46,12 @@ impl Door {
     /// ```
     pub fn of(segments: &SegmentSet) -> Door {
         let rank = |rank| {
-            let segment = segments.segment(rank);
-            let start = segment.start().as_ptr() as usize;
-            Mapped {
-                abort: segments.abort(rank),
-                doorbell: segments.doorbell(rank),
-                place: start..start + segment.bytes(),
-            }
+            // Kernels have no addresses in the memory of a rank of another domain.
+            let place = segments.mapped(rank).map_or(0..0, |segment| {
+                let start = segment.start().as_ptr() as usize;
+                start..start + segment.bytes()
+            });
+            Mapped { abort: segments.abort(rank), doorbell: segments.doorbell(rank), place }
         };
         Door {
             own: segments.rank(),

@@ -64,6 +64,13 @@ pub enum SegmentError {
         /// Those ranks.
         ranks: Vec<usize>,
     },
+    /// The ranks of a given domain are on several hosts.
+    TornDomain {
+        /// The domain.
+        domain: Vec<u32>,
+        /// Two of its ranks that cannot share memory.
+        ranks: (usize, usize),
+    },
     /// A rank died, or closed its sockets without a message.
     Died {
         /// That rank.
@@ -130,6 +137,9 @@ errors! {
              network transport, or start the containers with one network namespace",
             those(ranks, "is", "are")
         ),
+        TornDomain { domain, ranks: (one, other) } =>
+            "the domain {domain:?} is on several hosts, or in several network namespaces: ranks {one} and {other} cannot \
+             share memory; give each host a domain of its own, or let the ranks find their domains",
         Died { rank } => "rank {rank} died while the ranks shared their segments",
         Missing { ranks, after } => (
             "{} not share memory within {after:?}: find out what is holding it up, or allow more time",

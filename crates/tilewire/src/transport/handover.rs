@@ -43,14 +43,15 @@ const KNOCK_AGAIN: Duration = Duration::from_millis(5);
 /// What a rank brings to the handover.
 pub(super) struct Handover<'a> {
     pub(super) rank: usize,
-    /// From the cards of all ranks, after checking: every rank has a door.
-    pub(super) doors: &'a [Door],
+    /// From the cards of all ranks, after checking. `None` for ranks of other domains, which take no part.
+    pub(super) doors: &'a [Option<Door>],
     pub(super) total: usize,
     pub(super) populate: bool,
     pub(super) listener: OwnedFd,
 }
 
-/// The segments of the other ranks, and a control socket to each. Indexed by rank; `None` for this rank.
+/// The segments of the other ranks, and a control socket to each. Indexed by rank; `None` for this rank and for those
+/// of other domains.
 pub(super) type Handed = Vec<Option<(Mapping, OwnedFd)>>;
 
 impl Handover<'_> {
@@ -60,7 +61,7 @@ impl Handover<'_> {
         segment: Result<OwnedFd, SegmentError>,
         deadline: Duration,
     ) -> Result<Handed, SegmentError> {
-        let rank = self.rank;
+        let (rank, doors) = (self.rank, self.doors);
         let peers = self.doors.iter().map(|_| Peer::default()).collect();
         let mut table = Table { strangers: Vec::new(), peers, own: self, segment: None };
         let shared = segment.and_then(|segment| {
@@ -74,7 +75,7 @@ impl Handover<'_> {
         let take = |(index, peer): (usize, Peer)| {
             let control = if rank > index { peer.opened } else { peer.accepted };
             let both = peer.mapping.zip(control);
-            assert_eq!(both.is_none(), index == rank, "everybody has met everybody");
+            assert_eq!(both.is_none(), index == rank || doors[index].is_none(), "everybody has met everybody");
             both
         };
         Ok(table.peers.into_iter().enumerate().map(take).collect())
@@ -109,7 +110,7 @@ impl Peer {
     }
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
     fn share(&mut self, deadline: Duration) -> Result<(), SegmentError> {
         // A deadline that the clock cannot express is none.
         let until = Instant::now().checked_add(deadline);
@@ -145,9 +146,15 @@ impl Table<'_> {
         if strange.is_empty() { met.into_iter().filter(|&p| !self.peers[p].ready).collect() } else { strange }
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let rank = self.own.rank;
-        (0..self.peers.len()).filter(move |&peer| peer != rank)
+    /// The other ranks of the domain.
+    fn others(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let (rank, doors) = (self.own.rank, self.own.doors);
+        (0..self.peers.len()).filter(move |&peer| peer != rank && doors[peer].is_some())
+    }
+
+    /// The door of a rank of this domain.
+    fn door(&self, rank: usize) -> &'a Door {
+        self.own.doors[rank].as_ref().expect("ranks of this domain have doors")
     }
 
     /// The sockets that can have news: all but the control sockets of peers that are ready, whose news is for the
@@ -190,7 +197,7 @@ impl Table<'_> {
 
     /// Opens the connection to a peer and says hello; `None` if there is no such rank (any more).
     fn open(&self, rank: usize) -> io::Result<Option<OwnedFd>> {
-        let Door { name, token, .. } = &self.own.doors[rank];
+        let Door { name, token, .. } = self.door(rank);
         let opened = match socket::connect(name) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             opened => opened?,
@@ -240,11 +247,11 @@ impl Table<'_> {
     fn admit(&mut self, connection: OwnedFd, packet: &[u8]) -> Result<(), SegmentError> {
         let Some(Packet::Hello { from, token }) = Packet::decode(packet) else { return Ok(()) };
         let from = from as usize;
-        let known = from < self.peers.len() && from != self.own.rank && self.peers[from].accepted.is_none();
-        if !known || !same(&token, &self.own.doors[self.own.rank].token) {
+        let known = self.others().any(|other| other == from) && self.peers[from].accepted.is_none();
+        if !known || !same(&token, &self.door(self.own.rank).token) {
             return Ok(());
         }
-        let welcome = Packet::Welcome { token: self.own.doors[from].token }.encode();
+        let welcome = Packet::Welcome { token: self.door(from).token }.encode();
         // If the peer is gone already, reading will tell.
         socket::send(connection.as_fd(), &welcome, self.segment.as_ref().map(OwnedFd::as_fd))
             .map_err(SegmentError::system("sendmsg"))?;
@@ -294,10 +301,10 @@ impl Table<'_> {
     }
 
     fn take(&mut self, rank: usize, is_opened: bool, packet: &[u8], file: Option<OwnedFd>) -> Result<(), SegmentError> {
-        let own_token = &self.own.doors[self.own.rank].token;
+        let own_token = self.door(self.own.rank).token;
         let peer = &mut self.peers[rank];
         match Packet::decode(packet) {
-            Some(Packet::Welcome { token }) if is_opened && peer.mapping.is_none() && same(&token, own_token) => {
+            Some(Packet::Welcome { token }) if is_opened && peer.mapping.is_none() && same(&token, &own_token) => {
                 let Some(file) = file else {
                     // The kernel drops descriptors for which the process has no room.
                     return Err(SegmentError::System {

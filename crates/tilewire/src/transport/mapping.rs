@@ -21,8 +21,9 @@ pub(super) const HEADER: usize = 4096;
 /// before they share a segment, because two builds of one version may differ. 3: the windows that a rank has called
 /// for, in its status line, and a kernel's dealings with all its peers. 4: whether those are credits alone. 5: a window
 /// that a rank called for in vain. 6: the late rank, in the reason of a wait that expired, and two ranks that differ,
-/// as a verdict. 7: whether a rank's host waits for its kernels, and whether its GPU has work.
-pub(super) const LAYOUT: u32 = 7;
+/// as a verdict. 7: whether a rank's host waits for its kernels, and whether its GPU has work. 8: a rank that lost the
+/// store, or its network to another rank, in the abort word.
+pub(super) const LAYOUT: u32 = 8;
 
 /// The start of every segment. All zeros is its initial state: no abort, nobody asleep.
 #[repr(C)]

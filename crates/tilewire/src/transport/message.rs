@@ -41,6 +41,11 @@ impl Door {
 }
 
 impl Card {
+    /// The machine of its rank, without the namespace: ranks of one machine share its memory.
+    pub(super) fn machine(&self) -> &[u8] {
+        &self.host[..16]
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.total.to_le_bytes());

@@ -9,6 +9,7 @@
 //!                         ├──layout──▶ endpoint of each peer: staging, slots ─┘
 //!                         ├──▶ door: whom to wake, whose waits to end
 //!                         └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
+//!             ranks of other domains ◀──bootstrap store──▶ herald: the same, between domains
 //! ```
 //! - **In**: how many ranks there are and how they were started (threads of this process, or processes of a launcher).
 //!   **Out**: a [`World`] with this rank's number and a [`Bootstrap`] through which the ranks find each other. On top
@@ -27,6 +28,7 @@ mod deadline;
 mod departures;
 mod descriptors;
 pub(crate) mod desk;
+pub(crate) mod domains;
 mod door;
 mod doorbell;
 mod endpoint;
@@ -35,6 +37,7 @@ mod error;
 pub mod fabric;
 mod futex;
 mod gathering;
+mod herald;
 mod launcher;
 pub mod layout;
 pub(crate) mod local_buffer;
@@ -77,6 +80,7 @@ pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, S
 pub use deadline::Deadline;
 pub use departures::Departures;
 pub use descriptors::{DescriptorLimit, reserve_descriptors};
+pub use domains::Domains;
 pub use door::Door;
 pub use doorbell::Doorbell;
 pub use endpoint::{

@@ -1,6 +1,7 @@
 //! The monitor: notices that a peer's process is gone, and ends the waits of all ranks.
 //!
-//! One thread per set of segments holds a control socket to every other rank. The kernel closes a process's sockets
+//! One thread per set of segments holds a control socket to every other rank of its domain. (Of ranks of other domains
+//! it knows nothing, and says nothing: [`herald`](super::herald) does.) The kernel closes a process's sockets
 //! however it ends, SIGKILL included; an end without a goodbye is a death. Every rank has its own monitor. A rank that
 //! hears of a death tells all ranks. So does a rank that leaves because of any failure, before it says goodbye:
 //! otherwise its leaving could be heard before the failure.
@@ -57,11 +58,15 @@ impl Monitor {
     /// already taken.
     pub fn start(control: ControlSockets, aborts: Vec<Abort>) -> Result<Monitor, SegmentError> {
         assert_eq!(aborts.len(), control.sockets.len(), "one abort word for every rank, and sockets to all others");
-        let rank = control.sockets.iter().position(Option::is_none).expect("there is no socket to oneself");
-        let state = |socket: &Option<OwnedFd>| if socket.is_some() { Peer::Here } else { Peer::Left };
-        let peers = control.sockets.iter().map(state).collect();
-        let departures = Departures::new(control.sockets.len());
-        let (sockets, peers) = (control.sockets, Mutex::new(peers));
+        let ControlSockets { rank, sockets } = control;
+        assert!(sockets.get(rank).is_some_and(Option::is_none), "the sockets were taken, or ranks are threads");
+        let state = |(other, socket): (usize, &Option<OwnedFd>)| match socket {
+            Some(_) => Peer::Here,
+            None if other == rank => Peer::Left,
+            None => Peer::Elsewhere,
+        };
+        let peers = sockets.iter().enumerate().map(state).collect();
+        let (departures, peers) = (Departures::new(sockets.len()), Mutex::new(peers));
         let watch = Arc::new(Watch { rank, sockets, aborts, peers, departures, change: Condvar::new() });
         if watch.sockets.iter().all(Option::is_none) {
             return Ok(Monitor { watch, stop: None, thread: None });
@@ -84,8 +89,8 @@ impl Monitor {
         self.watch.departures.clone()
     }
 
-    /// Says goodbye to all ranks and waits until all have done the same. A collective call: when it returns `Ok`, no
-    /// rank will touch another's segment again.
+    /// Says goodbye to all ranks of the domain and waits until all have done the same. A collective call: when it returns
+    /// `Ok`, none of them will touch another's segment again.
     pub fn goodbye(self, deadline: Duration) -> Result<(), GoodbyeError> {
         self.say(GOODBYE);
         let until = Instant::now().checked_add(deadline);
@@ -193,6 +198,8 @@ enum Peer {
     Dead,
     /// It was here when the monitor gave up.
     Unseen,
+    /// It is in another domain. It never counts as having left, and no goodbye of it is waited for.
+    Elsewhere,
 }
 
 impl Watch {

@@ -191,6 +191,10 @@ impl Shared {
         self.bootstrap.set(&format!("tilewire/{key}"), value, deadline)
     }
 
+    pub(super) fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.bootstrap.get(&format!("tilewire/{key}"), deadline)
+    }
+
     pub(crate) fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
         self.bootstrap.look(&format!("tilewire/{key}"), look, patience)
     }
@@ -199,7 +203,8 @@ impl Shared {
         Ok(self.bootstrap.barrier(&format!("tilewire/{name}"), deadline)?)
     }
 
-    fn gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    /// What each rank puts in, by rank. Collective.
+    pub(crate) fn gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
         self.bootstrap.all_gather(&format!("tilewire/{name}"), value, deadline)
     }
 
@@ -320,6 +325,10 @@ pub enum TransportError {
     TooManyWindows,
     /// The proxy that carries posts has stopped.
     Proxy(ProxyError),
+    /// There is no network between the domains: the error of the network's own type.
+    Network(Arc<dyn Error + Send + Sync>),
+    /// The library was built without networks.
+    NoNetwork,
     /// Some ranks did not close in time.
     NotClosed {
         /// The rank that waited.
@@ -359,6 +368,10 @@ errors! {
         TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
              one large window and slice it",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
+        Network(error) => "{error}",
+        NoNetwork =>
+            "ranks of several domains are processes, and this program was built without networks: build tilewire with \
+             its feature `fabric`",
         NotClosed { ranks, after, .. } => (
             "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that \
              this one left out",
@@ -367,6 +380,13 @@ errors! {
     }
     source { Bootstrap(error) => error.source(), Segment(error) => error.source() }
     from { BootstrapError => Bootstrap, SegmentError => Segment, NoMemory => NoMemory, ProxyError => Proxy }
+}
+
+#[cfg(feature = "fabric")]
+impl From<super::fabric::NetworkError> for TransportError {
+    fn from(error: super::fabric::NetworkError) -> Self {
+        TransportError::Network(Arc::new(error))
+    }
 }
 
 /// Groups the ranks by value, in the order in which the values first appear.

@@ -6,11 +6,23 @@
 //!
 //! Before anything is taken, the total need of all ranks is compared with what the machine and their control groups
 //! have left. Beyond that, Linux would end a process rather than refuse.
+//!
+//! A set always has an entry for every rank of the world. Ranks of another [domain](Domains) cannot be mapped, and have
+//! a *shadow* instead: a header in this process's own memory, and no bytes after it. So the abort words, doorbells and
+//! status lines of all ranks exist, whatever code loops over them. What each of them means for a shadow:
+//!
+//! | of a shadow | meaning |
+//! |---|---|
+//! | abort word | setting it does nothing elsewhere; [`herald`](super::herald) tells the rank |
+//! | doorbell | nobody sleeps on it |
+//! | status line | silent: not known whether the rank waits, unless the herald has heard that it closes |
+//! | bytes | there are none: [`SegmentSet::mapped`] is `None` |
 
 use super::abort::{Abort, Cause, PanicGuard};
+use super::domains::{Domains, domain_of};
 use super::doorbell::Doorbell;
 use super::error::SegmentError;
-use super::mapping::Mapping;
+use super::mapping::{HEADER, Mapping};
 use crate::tensor::{Memory, MemoryLeft, ReachableFrom};
 use std::error::Error;
 use std::fmt;
@@ -31,11 +43,13 @@ pub struct SegmentOptions {
     /// True if segments of threads ask for huge pages. They are faster to walk through, but a page is taken as a whole
     /// when any part of it is touched. So they do not suit small parts for many peers.
     pub huge_pages: bool,
+    /// Which ranks map each other's segments, if they are processes.
+    pub domains: Domains,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { deadline: Duration::from_secs(30), populate: false, huge_pages: true }
+        SegmentOptions { deadline: Duration::from_secs(30), populate: false, huge_pages: true, domains: Domains::One }
     }
 }
 
@@ -46,7 +60,9 @@ impl Default for SegmentOptions {
 pub struct SegmentSet {
     rank: usize,
     bytes: usize,
+    /// By rank. Those of ranks outside of this rank's domain are shadows.
     segments: Vec<Arc<Mapping>>,
+    domains: Arc<[Vec<u32>]>,
     #[cfg(target_os = "linux")]
     control: ControlSockets,
 }
@@ -87,7 +103,8 @@ impl SegmentSet {
     /// Segments for ranks that are processes of one machine. A collective call: every rank makes it, with the same
     /// size.
     ///
-    /// `exchange` is an all-gather of small byte strings, in rank order; it is called once. A process can get at the
+    /// `exchange` is an all-gather of small byte strings, in rank order; it is called once, or twice if the ranks are to
+    /// [find](Domains::Found) their domains. A process can get at the
     /// segments only if it has the result of the exchange and runs as the same user.
     ///
     /// ```
@@ -123,12 +140,39 @@ impl SegmentSet {
     /// that.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// If there is no such rank, or its segment is not [mapped](Self::mapped) here.
     pub fn segment(&self, rank: usize) -> Memory {
+        let memory = self.mapped(rank);
+        memory.unwrap_or_else(|| panic!("the segment of rank {rank} is not mapped by rank {}", self.rank))
+    }
+
+    /// True if this rank maps a rank's segment: if they are in one domain.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn is_mapped(&self, rank: usize) -> bool {
+        assert!(rank < self.world_size(), "rank {rank} of {}", self.world_size());
+        domain_of(&self.domains, self.rank).contains(&(rank as u32))
+    }
+
+    /// The domains of all ranks. Every rank is in exactly one.
+    pub fn domains(&self) -> &[Vec<u32>] {
+        &self.domains
+    }
+
+    /// The bytes of a rank's segment; `None` if the rank is in another domain.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn mapped(&self, rank: usize) -> Option<Memory> {
+        if !self.is_mapped(rank) {
+            return None;
+        }
         let segment = self.segments[rank].clone();
         // SAFETY: the mapping holds a header and at least `bytes` more, initialised, and lives as long as the handle
-        // that is passed along. Nobody holds references into the bytes: they are only handed out as `Memory`.
-        unsafe { Memory::shared(segment.bytes(), self.bytes, ReachableFrom::HOST, segment) }
+        // that is passed along. (A shadow holds a header only, and was excluded above.) Nobody holds references into
+        // the bytes: they are only handed out as `Memory`.
+        Some(unsafe { Memory::shared(segment.bytes(), self.bytes, ReachableFrom::HOST, segment) })
     }
 
     /// Zeroed memory of this process that could be passed to others: a mapped file without a name. So far only its
@@ -165,7 +209,7 @@ impl SegmentSet {
         Doorbell::new(self.segments[rank].clone())
     }
 
-    /// The segments of all ranks.
+    /// The segments of all ranks, with the shadows of those that are not mapped here.
     pub(super) fn mappings(&self) -> Vec<Arc<Mapping>> {
         self.segments.clone()
     }
@@ -175,7 +219,7 @@ impl SegmentSet {
         self.segments.iter().map(Arc::downgrade)
     }
 
-    /// Ends the waits of all ranks, including this one's.
+    /// Ends the waits of all ranks that are mapped here, including this one's.
     pub fn abort_all(&self, cause: Cause) {
         self.aborts().iter().for_each(|abort| _ = abort.set(cause));
     }
@@ -193,8 +237,8 @@ impl SegmentSet {
         std::mem::take(&mut self.control)
     }
 
-    /// Passes a descriptor to every other rank over its control socket, and takes the one that each passes. Collective;
-    /// must come before a monitor has the sockets. Indexed by rank; `None` for this rank.
+    /// Passes a descriptor to every other rank of the domain over its control socket, and takes the one that each passes.
+    /// Collective; must come before a monitor has the sockets. Indexed by rank; `None` for this rank and other domains.
     #[cfg(target_os = "linux")]
     pub(crate) fn swap_descriptors(
         &mut self,
@@ -220,13 +264,31 @@ impl SegmentSet {
     }
 
     fn new(rank: usize, bytes: usize, segments: Vec<Arc<Mapping>>) -> SegmentSet {
+        let all = (0..segments.len() as u32).collect();
         SegmentSet {
             rank,
             bytes,
             segments,
+            domains: Arc::new([all]),
             #[cfg(target_os = "linux")]
             control: ControlSockets::default(),
         }
+    }
+
+    /// Sets of threads that play ranks in several domains, for tests: each maps its own domain, and has shadows of the
+    /// other ranks.
+    #[cfg(test)]
+    pub(crate) fn threads_in_domains(domains: &[Vec<u32>], bytes: usize) -> Vec<SegmentSet> {
+        let world_size = domains.iter().map(Vec::len).sum();
+        let sets = SegmentSet::threads(world_size, bytes).unwrap();
+        let shadows = |mut set: SegmentSet| {
+            set.domains = domains.into();
+            let is_mapped: Vec<bool> = (0..world_size).map(|rank| set.is_mapped(rank)).collect();
+            let all = set.segments.iter_mut().zip(is_mapped);
+            all.filter(|(_, is_mapped)| !is_mapped).for_each(|(segment, _)| *segment = shadow().unwrap());
+            set
+        };
+        sets.into_iter().map(shadows).collect()
     }
 }
 
@@ -236,11 +298,19 @@ impl fmt::Debug for SegmentSet {
     }
 }
 
-/// A socket to every other rank that closes when that rank dies.
+/// What stands for a rank that is not mapped here: a header that only this process writes.
+fn shadow() -> Result<Arc<Mapping>, SegmentError> {
+    let bytes = HEADER;
+    Mapping::own(bytes, false, false).map(Arc::new).ok_or(SegmentError::NoMemory { bytes, shortage: None })
+}
+
+/// A socket to every other rank of the domain that closes when that rank dies.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Default)]
 pub struct ControlSockets {
-    /// Indexed by rank; `None` for this rank.
+    /// This rank.
+    pub(super) rank: usize,
+    /// Indexed by rank; `None` for this rank and those of other domains.
     pub(super) sockets: Vec<Option<std::os::fd::OwnedFd>>,
 }
 
@@ -258,12 +328,14 @@ fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
 #[cfg(target_os = "linux")]
 mod processes {
     use super::super::deadline::Deadline;
+    use super::super::domains::{self, Domains, domain_of};
     use super::super::handover::{self, Handover};
     use super::super::message::{self, Card, Door, Token};
     use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
     use super::{
-        Arc, COMPARED, ControlSockets, Exchange, Mapping, Memory, MemoryLeft, SegmentError, SegmentOptions, SegmentSet,
+        Arc, COMPARED, ControlSockets, Exchange, HEADER, Mapping, Memory, MemoryLeft, SegmentError, SegmentOptions,
+        SegmentSet, shadow,
     };
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -282,35 +354,101 @@ mod processes {
         let alone = left
             .check(total as u64)
             .map_err(|shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) });
-        let own = own.and_then(|own| alone.map(|()| own));
+        let objection = options.domains.objection(world_size).map(|what| SegmentError::Usage { what });
+        let own = own.and_then(|own| alone.map(|()| own)).and_then(|own| objection.map_or(Ok(own), Err));
         let groups = left.group_ids(Door::MAX_GROUPS);
         let door = own.as_ref().map(|own| Door { name: own.name.clone(), token: own.token, groups });
         let card = Card { total: total as u64, host: message::host(), door: door.map_err(SegmentError::to_string) };
         let cards = exchange(&card.encode());
         let Own { listener, .. } = own?;
-        let doors = doors(rank, world_size, &card, &cards?)?;
+        let cards = checked(rank, world_size, &card, &cards?)?;
+        let domains = meet(rank, &cards, &options.domains, exchange)?;
+        let machine = cards.iter().filter(|other| other.machine() == card.machine());
+        let machine: Vec<&Door> = machine.filter_map(|card| card.door.as_ref().ok()).collect();
         let mut own = None;
-        let segment = take(total, &left, &doors, options.populate).map(|(file, mapping)| {
+        let segment = take(total, &left, &machine, options.populate).map(|(file, mapping)| {
             own = Some(Arc::new(mapping));
             file
         });
+        let domain = domain_of(&domains, rank);
+        let door = |(rank, card): (usize, Card)| card.door.ok().filter(|_| domain.contains(&(rank as u32)));
+        let doors: Vec<Option<Door>> = cards.into_iter().enumerate().map(door).collect();
         let handover = Handover { rank, doors: &doors, total, populate: options.populate, listener };
-        let (segments, sockets) = handover
-            .run(segment, options.deadline)?
-            .into_iter()
-            .map(|peer| match peer {
-                Some((mapping, socket)) => (Arc::new(mapping), Some(socket)),
-                None => (own.clone().expect("a rank without a segment has failed above"), None),
-            })
-            .unzip();
-        Ok(SegmentSet { rank, bytes, segments, control: ControlSockets { sockets } })
+        let handed = handover.run(segment, options.deadline)?.into_iter().enumerate().map(|(of, peer)| match peer {
+            Some((mapping, socket)) => Ok((Arc::new(mapping), Some(socket))),
+            None if of == rank => Ok((own.clone().expect("a rank without a segment has failed above"), None)),
+            None => Ok((shadow()?, None)),
+        });
+        let (segments, sockets) = handed.collect::<Result<Vec<_>, SegmentError>>()?.into_iter().unzip();
+        Ok(SegmentSet { rank, bytes, segments, domains: domains.into(), control: ControlSockets { rank, sockets } })
     }
 
-    /// Takes the memory of this rank's segment, if there is enough for the segments of all ranks.
+    /// The domains of all ranks, the same on each.
+    fn meet(
+        rank: usize,
+        cards: &[Card],
+        domains: &Domains,
+        exchange: &mut Exchange<'_, SegmentError>,
+    ) -> Result<Vec<Vec<u32>>, SegmentError> {
+        let all = || 0..cards.len();
+        match domains {
+            Domains::One => {
+                let elsewhere: Vec<usize> = all().filter(|&other| cards[other].host != cards[rank].host).collect();
+                match elsewhere.is_empty() {
+                    true => Ok(vec![all().map(|rank| rank as u32).collect()]),
+                    false => Err(SegmentError::OtherHost { ranks: elsewhere }),
+                }
+            }
+            Domains::Given(domains) => {
+                let host = |rank: &u32| cards[*rank as usize].host;
+                let is_torn = |domain: &&Vec<u32>| domain.iter().any(|rank| host(rank) != host(&domain[0]));
+                match domains.iter().find(is_torn) {
+                    None => Ok(domains.clone()),
+                    Some(domain) => {
+                        let elsewhere = domain.iter().copied().find(|rank| host(rank) != host(&domain[0]));
+                        let ranks = (domain[0] as usize, elsewhere.expect("it is torn") as usize);
+                        Err(SegmentError::TornDomain { domain: domain.clone(), ranks })
+                    }
+                }
+            }
+            Domains::Found => {
+                // Every rank has listened since before it handed out its card, so a door that does not open now is out
+                // of reach: another namespace, another user, or a policy.
+                let reaches = |other: usize| other == rank || knock(&cards[rank], &cards[other]);
+                let mine: Vec<u8> = all().map(|other| reaches(other).into()).collect();
+                let said = exchange(&mine)?;
+                let row = |(rank, row): (usize, &Vec<u8>)| {
+                    let what = || format!("what it reaches has {} entries for {} ranks", row.len(), cards.len());
+                    let is_whole = row.len() == cards.len();
+                    let row = is_whole.then(|| row.iter().map(|&reached| reached == 1).collect::<Vec<bool>>());
+                    row.ok_or_else(|| SegmentError::Malformed { rank: Some(rank), what: what() })
+                };
+                let table = said.iter().enumerate().map(row).collect::<Result<Vec<_>, _>>()?;
+                if table.len() != cards.len() {
+                    let what = format!("{} parts for {} ranks", table.len(), cards.len());
+                    return Err(SegmentError::Malformed { rank: None, what });
+                }
+                Ok(domains::from_reach(&table))
+            }
+        }
+    }
+
+    /// True if this rank can open a connection to another one. The other one takes it for a stranger, and drops it.
+    fn knock(own: &Card, other: &Card) -> bool {
+        let Some(door) = other.door.as_ref().ok().filter(|_| own.host == other.host) else { return false };
+        match socket::connect(&door.name) {
+            Ok(connection) => socket::is_same_user(connection.as_fd()).unwrap_or(false),
+            // Its queue is full of others that knock.
+            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Takes the memory of this rank's segment, if there is enough for the segments of all ranks of its machine,
+    /// whatever their domains.
     fn take(
         total: usize,
         left: &MemoryLeft,
-        doors: &[Door],
+        doors: &[&Door],
         populate: bool,
     ) -> Result<(OwnedFd, Mapping), SegmentError> {
         let of = |ranks: usize| (total as u64).saturating_mul(ranks as u64);
@@ -398,8 +536,8 @@ mod processes {
         }
     }
 
-    /// Checks that the ranks agree; returns where each listens.
-    fn doors(rank: usize, world_size: usize, own: &Card, cards: &[Vec<u8>]) -> Result<Vec<Door>, SegmentError> {
+    /// Checks that the ranks agree and that each has a door; returns their cards.
+    fn checked(rank: usize, world_size: usize, own: &Card, cards: &[Vec<u8>]) -> Result<Vec<Card>, SegmentError> {
         let malformed = |what: String| SegmentError::Malformed { rank: None, what };
         if cards.len() != world_size {
             return Err(malformed(format!("{} parts for {world_size} ranks", cards.len())));
@@ -410,15 +548,15 @@ mod processes {
             return Err(malformed(format!("the part of rank {rank} is not what it put in")));
         }
         if cards.iter().any(|card| card.total != own.total) {
-            let bytes = cards.iter().map(|card| card.total.saturating_sub(super::super::mapping::HEADER as u64));
+            let bytes = cards.iter().map(|card| card.total.saturating_sub(HEADER as u64));
             return Err(SegmentError::Sizes { bytes: bytes.collect() });
         }
-        let elsewhere: Vec<usize> = (0..world_size).filter(|&rank| cards[rank].host != own.host).collect();
-        if !elsewhere.is_empty() {
-            return Err(SegmentError::OtherHost { ranks: elsewhere });
+        for (rank, card) in cards.iter().enumerate() {
+            if let Err(what) = &card.door {
+                return Err(SegmentError::Peer { rank, what: what.clone() });
+            }
         }
-        let door = |(rank, card): (usize, Card)| card.door.map_err(|what| SegmentError::Peer { rank, what });
-        cards.into_iter().enumerate().map(door).collect()
+        Ok(cards)
     }
 }
 

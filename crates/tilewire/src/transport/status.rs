@@ -81,6 +81,17 @@
 //! wait expires at the same time would stop at this one. A rank that finds the line gone also finds the cause, because
 //! it checks for the cause afterwards.
 //!
+//! **Ranks of other domains** have shadows here, whose lines nobody writes but this process's herald. A silent line means
+//! that nothing is known of the rank, which every judgement above reads as "it does not wait":
+//! - A rank that waits for a far rank is removed from every suspected set, however slow the far rank is. So a cycle that
+//!   leads through another domain is not found, and the deadline ends it. A cycle within a domain is found as before.
+//! - Calls that all ranks make count the ranks of the domain in their lines; far ranks are met at the bootstrap.
+//! - A far rank is known to *close* or to have *let go* only when its herald has said so, which the bootstrap orders after
+//!   everything that the rank did before. The herald writes that into the shadow ([`Status::far_closes`]). What the rank
+//!   had posted until then was delivered, so a look that follows the reading of its line finds it, as for a near rank.
+//! - The late rank at the end of a chain is the last one that is known: a chain ends at a far rank.
+//! - A verdict is written for the ranks of the domain. The herald carries it to other domains.
+//!
 //! **What is not judged.** A rank that makes a second transport writes nothing into the lines of the first. That call
 //! belongs to the world, not to a transport, and any thread of the peer may make it: one peer thread waiting in a
 //! launch does not show that no other thread will come. There, and in a bootstrap's own barriers, only the deadline
@@ -203,7 +214,10 @@ impl Kind {
 #[derive(Clone)]
 pub struct Status {
     rank: usize,
+    /// By rank. Those that are not mapped here are shadows.
     segments: Arc<[Arc<Mapping>]>,
+    /// The ranks that are mapped here, in rank order.
+    domain: Arc<[usize]>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
     device_suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
@@ -224,6 +238,7 @@ impl Status {
         Status {
             rank: segments.rank(),
             segments: segments.mappings().into(),
+            domain: (0..segments.world_size()).filter(|&rank| segments.is_mapped(rank)).collect(),
             suspicion: Arc::default(),
             device_suspicion: Arc::default(),
         }
@@ -255,9 +270,15 @@ impl Status {
             }
             mask[peer / 64] |= 1 << (peer % 64);
         }
-        let words = self.words(self.rank);
+        self.write(self.rank, kind, mask, doing);
+        self.words(self.rank).line.0.looked.fetch_max(probe, Ordering::Release);
+    }
+
+    /// Writes a line, if it does not say the same already. Only its rank does that, or this process if it is a shadow.
+    fn write(&self, rank: usize, kind: Kind, mask: [u64; MOST_RANKS / 64], doing: &dyn fmt::Display) {
+        let words = self.words(rank);
         let line = &words.line.0;
-        // Relaxed: only this rank writes its epoch.
+        // Relaxed: nobody else writes the epoch.
         let epoch = line.epoch.load(Ordering::Relaxed);
         let is_same = epoch % 2 == 1
             && line.kind.load(Ordering::Relaxed) == kind as u64
@@ -271,7 +292,6 @@ impl Status {
             words.text.write(&doing.to_string());
             line.epoch.store((epoch + 1) | 1, Ordering::Release);
         }
-        line.looked.fetch_max(probe, Ordering::Release);
     }
 
     /// This rank no longer waits.
@@ -285,8 +305,32 @@ impl Status {
 
     /// This rank has done everything it will do, and waits for all others.
     pub(super) fn closes(&self) {
-        let others: Vec<usize> = (0..self.segments.len()).filter(|&rank| rank != self.rank).collect();
-        self.waits(Kind::Closing, &others, &"close()", 0);
+        self.closes_of(self.rank);
+    }
+
+    fn closes_of(&self, rank: usize) {
+        let mut mask = [0u64; MOST_RANKS / 64];
+        // In larger worlds a line names nobody.
+        if self.segments.len() <= MOST_RANKS {
+            (0..self.segments.len())
+                .filter(|&other| other != rank)
+                .for_each(|peer| mask[peer / 64] |= 1 << (peer % 64));
+            self.write(rank, Kind::Closing, mask, &"close()");
+        }
+    }
+
+    /// A rank of another domain has come to close. Called by this process's herald alone.
+    pub(super) fn far_closes(&self, rank: usize) {
+        if !self.domain.contains(&rank) {
+            self.closes_of(rank);
+        }
+    }
+
+    /// A rank of another domain has let go of the transport. Called by this process's herald alone.
+    pub(super) fn far_let_go(&self, rank: usize) {
+        if !self.domain.contains(&rank) {
+            self.words(rank).line.0.windows.store(LET_GO, Ordering::Release);
+        }
     }
 
     /// Counts one more window call of this rank and returns its number, starting at 1.
@@ -313,14 +357,14 @@ impl Status {
         self.words(self.rank).line.0.elsewhere.store(elsewhere.into(), Ordering::Release);
     }
 
-    /// The ranks that have not called for the n-th window. A rank in a window call on another transport counts as
+    /// The ranks of this domain that have not called for the n-th window. A rank in a window call on another transport counts as
     /// having come: the two calls meet and compare their transports.
     pub(super) fn missing(&self, nth: u64) -> Vec<usize> {
         // Acquire: this look comes after the earlier read of the probe, and before its result is published.
         let came = |line: &StatusLine| {
             line.windows.load(Ordering::Acquire) >= nth || line.elsewhere.load(Ordering::Acquire) != 0
         };
-        (0..self.segments.len()).filter(|&rank| !came(&self.words(rank).line.0)).collect()
+        self.domain.iter().copied().filter(|&rank| !came(&self.words(rank).line.0)).collect()
     }
 
     /// Which of the `missing` ranks are to blame for the n-th window. Ranks that called and gave up are left out,
@@ -396,22 +440,28 @@ impl Status {
 
     /// Ends the waits of all ranks with a verdict. If there are several, the first one stays.
     pub fn tell_all(&self, verdict: &Verdict) {
-        let first = &self.words(0).line.0.judged;
-        // Several ranks may find out simultaneously. Rank 0's header decides whose text all ranks get.
+        self.spread(verdict, Cause { code: verdict.code(), rank: self.rank, reason: 0 });
+    }
+
+    /// The same for a verdict that another domain found, with the cause that came with it.
+    pub(super) fn spread(&self, verdict: &Verdict, cause: Cause) {
+        let arbiter = self.domain[0];
+        let first = &self.words(arbiter).line.0.judged;
+        // Several ranks may find out simultaneously. The header of the domain's first rank decides whose text all ranks
+        // get: it is the same memory for all of them, which a shadow of rank 0 would not be.
         if first.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let text = verdict.to_text();
-            for rank in (0..self.segments.len()).rev() {
+            for rank in self.domain.iter().copied().rev() {
                 self.words(rank).verdict.write(&text);
                 self.words(rank).line.0.judged.store(2, Ordering::Release);
             }
         } else {
-            self.wait_judged(0);
+            self.wait_judged(arbiter);
         }
         // Both ranks do this: the one that wrote the texts may be interrupted here, while the other is about to break
-        // the transport with a cause that has no verdict. Rank 0's text is written last, so once it is there, all are.
+        // the transport with a cause that has no verdict. The arbiter's text is written last, so once it is there, all are.
         // The texts come before its mark (release), the mark before the end of this wait (acquire), and that before the
         // abort words (release).
-        let cause = Cause { code: verdict.code(), rank: self.rank, reason: 0 };
         self.segments.iter().for_each(|segment| _ = Abort::new(segment.clone()).set(cause));
     }
 

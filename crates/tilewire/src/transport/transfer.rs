@@ -7,7 +7,7 @@ use super::abort::Cause;
 use super::endpoint::LinkShape;
 use super::layout::LINE;
 use super::rank::Rank;
-use crate::tensor::Type;
+use crate::tensor::{Axis, Type};
 use std::fmt;
 
 /// What one side wants to send to a peer, or receive from it.
@@ -256,6 +256,17 @@ pub enum TransferError {
         /// Ranks in the world.
         ranks: usize,
     },
+    /// A tensor of several rows, of which one axis does not split into one equal part for each rank.
+    UnevenAxis {
+        /// The tensor.
+        what: &'static str,
+        /// The axis that chunks divide.
+        axis: Axis,
+        /// Its extent.
+        extent: usize,
+        /// Ranks in the world.
+        ranks: usize,
+    },
     /// Two levels that this world has not, or that the settings leave no room for.
     NotTwoLevel {
         /// The collective.
@@ -361,6 +372,11 @@ errors! {
         Uneven { what, len, ranks } => (
             "{what} has {len} elements, which do not make {ranks} equal chunks, one for each rank: pad it to {}",
             len.next_multiple_of((*ranks).max(1))
+        ),
+        UnevenAxis { what, axis, extent, ranks } => (
+            "{what} has {extent} {axis}, which do not make {ranks} equal chunks, one for each rank: pad them to {}, or \
+             say along(..) for the other axis",
+            extent.next_multiple_of((*ranks).max(1))
         ),
         NotTwoLevel { collective, why } =>
             "a two-level {collective} is not possible here: {why}; or use one-shot, or leave the algorithm out",

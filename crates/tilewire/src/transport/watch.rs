@@ -3,29 +3,53 @@
 
 use super::deadline::Deadline;
 use super::departures::Departures;
+use super::herald::Herald;
 use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
 #[cfg(target_os = "linux")]
 use super::{abort::Cause, monitor::Monitor};
 
 /// Tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: their world tells
-/// them, once the cause is noted.
+/// them, once the cause is noted. Among processes, a monitor watches the domain, and a herald joins the domains.
 pub(crate) struct Watch {
+    /// Ends first: other domains must hear of a cause before this rank lets go of its connection to the store.
+    herald: Option<Herald>,
     #[cfg(target_os = "linux")]
     monitor: Option<Monitor>,
 }
 
 impl Watch {
-    pub(crate) fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
+    /// Starts watching for a transport of this name, which no earlier one of this world had.
+    pub(crate) fn start(segments: &mut SegmentSet, world: &Shared, name: &str) -> Result<Watch, TransportError> {
         #[cfg(target_os = "linux")]
-        let monitor =
-            if are_threads { None } else { Some(Monitor::start(segments.take_control(), segments.aborts())?) };
-        #[cfg(not(target_os = "linux"))]
-        let _ = (segments, are_threads);
-        Ok(Watch {
+        let monitor = match world.are_threads() {
+            true => None,
+            false => Some(Monitor::start(segments.take_control(), segments.aborts())?),
+        };
+        let mut watch = Watch {
+            herald: None,
             #[cfg(target_os = "linux")]
             monitor,
-        })
+        };
+        if !world.are_threads() {
+            watch.herald = Herald::start(world, name, segments, watch.departures(world))?;
+        }
+        Ok(watch)
+    }
+
+    /// This rank has failed, and its abort word is set.
+    pub(crate) fn fails(&self) {
+        self.herald.iter().for_each(Herald::fails);
+    }
+
+    /// This rank has come to close.
+    pub(crate) fn closes(&self) {
+        self.herald.iter().for_each(Herald::closes);
+    }
+
+    /// All ranks have come to close: hears what is still to be heard.
+    pub(crate) fn all_close(&self, deadline: Deadline) {
+        self.herald.iter().for_each(|herald| herald.reads_to_the_end(deadline));
     }
 
     /// The ranks that have left. A rank that is a thread has left when its closure has returned.
@@ -37,11 +61,14 @@ impl Watch {
         world.meeting().map_or_else(|| Departures::new(0), |meeting| meeting.departures().clone())
     }
 
+    /// The last step of a collective close.
     #[cfg(target_os = "linux")]
     pub(crate) fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
         use super::abort::AbortCode;
         use super::monitor::GoodbyeError;
-        let Some(monitor) = self.monitor else { return Ok(()) };
+        let (mut herald, monitor) = (self.herald, self.monitor);
+        herald.iter_mut().for_each(Herald::all_closed);
+        let Some(monitor) = monitor else { return Ok(()) };
         let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
         monitor.goodbye(length).map_err(|error| match error {
             GoodbyeError::Unseen { .. } => {

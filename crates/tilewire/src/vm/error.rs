@@ -173,6 +173,11 @@ pub enum LaunchError {
         /// Source line of the wait.
         at: SourceLine,
     },
+    /// The kernel uses memory that was lent for the time of a closure, which has ended. Nothing was run.
+    Returned {
+        /// The rank.
+        rank: usize,
+    },
     /// The launch was made on another thread than the one whose memory the kernel uses. Nothing was run.
     OtherThread {
         /// The rank.
@@ -216,6 +221,9 @@ errors! {
         Aborted { cause, what, by, at, .. } =>
             "aborted, because {cause}: {by} stopped in {what}, at {at}; counters are undefined now: look into the \
              cause, then connect the ranks anew",
+        Returned { rank } =>
+            "rank {rank} launches a kernel over memory that was lent, and its owner has it back: launch it inside the \
+             closure of Tensor::lend, or rebind it to other tensors",
         OtherThread { rank } =>
             "rank {rank} launches a kernel over another thread's own memory: launch it on the thread that made its \
              tensors",

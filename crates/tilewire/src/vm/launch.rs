@@ -74,14 +74,16 @@ pub struct Prepared {
     settings: Settings,
     /// The only thread that may launch it, if an argument is a thread's own memory.
     home: Option<HomeThread>,
+    /// True if an argument is lent: every launch asks whether it still is, and none takes a shortcut.
+    is_lent: bool,
     /// The thread that prepared it, which is `home` if there is one. Launches from other threads take no shortcut.
     prepared_on: HomeThread,
-    _args: Vec<Arg>,
+    args: Vec<Arg>,
 }
 
 // SAFETY: only the pointers in `machines` are not `Send` by themselves. They point into memory the machine owns, into
 // its program, which never changes, to the words of its host, which are atomic and kept alive by an `Arc`, and into the
-// arguments, which `_args` keeps alive. All but the arguments move with the machine, which is also what lets the
+// arguments, which `args` keeps alive. All but the arguments move with the machine, which is also what lets the
 // workers of a launch run machines (`pool.rs`). Only `run_through` and `takes_shortcut` touch the arguments, and both
 // first check that this thread may.
 unsafe impl Send for Prepared {}
@@ -129,7 +131,7 @@ impl Prepared {
                 blocks: i64::from(kernel.blocks),
             };
             for (program, bases, puts) in &programs {
-                // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the
+                // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `args` keeps the
                 // memory alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
                 let StorePolicy { from, own_from, kept_from, puts: way } = settings.stores;
@@ -145,16 +147,23 @@ impl Prepared {
                 machines.push(machine);
             }
         }
+        let is_lent = args.iter().flat_map(memories).any(Memory::is_lent);
         if let [machine] = &mut machines[..] {
             machine.looks = LOOKS;
-            machine.shortcut = Shortcut::of(machine);
+            machine.shortcut = if is_lent { None } else { Shortcut::of(machine) };
         }
         let job = Job::new(&mut machines, settings.waits.clone());
         let (stalls, blocks) = (Stalls::default(), kernel.blocks as usize);
         // All arguments that have a home have the same one: this thread.
         let home = args.iter().flat_map(memories).find_map(Memory::home);
         let prepared_on = HomeThread::here();
-        Ok(Prepared { machines, job, stalls, blocks, settings, home, prepared_on, _args: args.to_vec() })
+        Ok(Prepared { machines, job, stalls, blocks, settings, home, is_lent, prepared_on, args: args.to_vec() })
+    }
+
+    /// Binds other arguments to the kernel it was made of, with the same settings. If that fails, the old ones stay.
+    pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
+        *self = Prepared::of_verified(kernel, args, self.settings.clone())?;
+        Ok(())
     }
 
     /// Runs the kernel to the end.
@@ -169,7 +178,7 @@ impl Prepared {
     pub(crate) fn takes_shortcut(&mut self) -> bool {
         match &self.machines[..] {
             [machine] if self.prepared_on.is_here() => {
-                // SAFETY: the shortcut is the machine's own, nobody else runs the machine, and `_args` keeps its memory
+                // SAFETY: the shortcut is the machine's own, nobody else runs the machine, and `args` keeps its memory
                 // alive.
                 machine.shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(machine) })
             }
@@ -182,6 +191,9 @@ impl Prepared {
         // On another thread it would race with the home thread's plain accesses to its tensors.
         if !self.home.is_none_or(HomeThread::is_here) {
             return Err(LaunchError::OtherThread { rank: self.settings.rank });
+        }
+        if self.is_lent && self.args.iter().flat_map(memories).any(Memory::is_returned) {
+            return Err(LaunchError::Returned { rank: self.settings.rank });
         }
         let _nearest = Rounding::nearest();
         if let [machine] = &mut self.machines[..] {
@@ -414,6 +426,9 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
                     name,
                     format!("it is reached from {reach}, not from the host: the CPU engine cannot use it"),
                 ));
+            }
+            if memory.is_returned() {
+                return Err(wrong(name, "it was lent for the time of a closure, and its owner has it back".into()));
             }
             if memory.home().is_some_and(|home| !home.is_here()) {
                 return Err(wrong(

@@ -5,6 +5,8 @@ mod access;
 mod checker;
 #[cfg(feature = "cuda")]
 mod cuda_engine;
+#[cfg(feature = "cuda")]
+mod cuda_rectangles;
 mod engine_differential;
 mod engine_forms;
 mod engine_launch;
@@ -22,6 +24,7 @@ mod ptx_assembly;
 mod ptx_differential;
 mod ptx_held;
 mod ptx_posts;
+mod ptx_rectangles;
 mod ptx_schedules;
 mod ptx_text;
 mod ptx_transposes;

@@ -4,6 +4,8 @@ use tilewire_testkit::ranks;
 
 #[path = "../../examples/07_checking_your_own_schedule.rs"]
 mod checking;
+#[path = "../../examples/09_column_slices.rs"]
+mod column_slices;
 #[path = "../../examples/01_first_send.rs"]
 mod first_send;
 #[path = "../../examples/02_hook_with_a_captured_tensor.rs"]
@@ -44,6 +46,20 @@ fn every_matrix_of_an_all_to_all_arrives_transposed() {
             for (i, &got) in out.iter().enumerate() {
                 let (from, row, col) = (i / (rows * cols), i % (rows * cols) / rows, i % rows);
                 assert_eq!(got, transposing_all_to_all::element(from, (me * rows + col) * cols + row));
+            }
+        }
+    }
+}
+
+#[test]
+fn column_slices_of_a_larger_matrix_arrive_as_rows() {
+    for (ranks, rows, cols) in [(1, 2, 3), (2, 2, 3), (3, 40, 17)] {
+        let outputs = column_slices::run(ranks, rows, cols).unwrap();
+        for (me, out) in outputs.iter().enumerate() {
+            for (i, &got) in out.iter().enumerate() {
+                let (from, row, col) = (i / (rows * cols), i % (rows * cols) / cols, i % cols);
+                let place = row * 3 * ranks * cols + ranks * cols + me * cols + col;
+                assert_eq!(got, column_slices::element(from, place));
             }
         }
     }

@@ -17,12 +17,12 @@ pub struct After {
 }
 
 impl After {
-    /// The bytes of a memory that the plan's arguments name.
+    /// The bytes of a memory that the plan's arguments name, without gaps between rows.
     ///
     /// # Panics
     /// If none of them names it.
     pub fn bytes(&self, memory: &Memory) -> Vec<u8> {
-        self.memories.bank(self.stage.snapshot.bank(memory)).to_vec()
+        self.stage.snapshot.rows(memory).flat_map(|row| self.memories.bank(row).to_vec()).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
-use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId, Purpose};
+use crate::ir::{Access, Base, Builder, Entity, Kernel, Op, Param, ParamId, Purpose};
 use crate::tensor::{AccessError, Arg, Memory, Queue, bytes_of};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -218,7 +218,11 @@ impl Plan {
         let bindings = self.launches.iter().map(|ranks| (0..).zip(ranks).map(|(rank, job)| bind(rank, job)).collect());
         let bindings = bindings.collect::<Result<Vec<Vec<Binding>>, EvalError>>()?;
         let of = |memory: &Memory| span(&snapshot.bank(memory));
-        let named = |all: &[(u32, Memory)]| all.iter().map(|(rank, memory)| (*rank, of(memory))).collect();
+        let rows = |(rank, memory): &(u32, Memory)| {
+            let rank = *rank;
+            snapshot.rows(memory).map(move |row| (rank, span(&row))).collect::<Vec<_>>()
+        };
+        let named = |all: &[(u32, Memory)]| all.iter().flat_map(rows).collect();
         let (reads, writes): (Vec<_>, Vec<_>) = (named(&self.reads), named(&self.writes));
         let mut given: Vec<Span> = self.routes.iter().map(|route| of(&route.slots)).collect();
         given.extend(writes.iter().map(|(_, span)| span.clone()));
@@ -343,12 +347,17 @@ impl Stage {
                 let binding = &self.bindings[launch][rank as usize];
                 for ((param, declared), bound) in job.kernel.params.iter().zip(&binding.params) {
                     match (declared, bound) {
-                        (Param::Buffer { access, .. }, Bound::Buffer(banks)) => uses.extend(banks.iter().map(|bank| {
-                            let (access, span) = (*access, span(bank));
-                            let (wire, copied) = (wires.contains(&param), copied.contains(&param));
-                            let own = access != Access::InOut || job.kernel.purpose(param, 0) == Purpose::Tensor;
-                            Use { launch, rank, param, access, wire, copied, own, span }
-                        })),
+                        (Param::Buffer { access, .. }, Bound::Buffer(_)) => {
+                            // Memory with gaps is its rows.
+                            let memories = memories_of(&job.args[param.index()]);
+                            let rows = memories.iter().flat_map(|memory| self.snapshot.rows(memory));
+                            uses.extend(rows.map(|row| {
+                                let (access, span) = (*access, span(&row));
+                                let (wire, copied) = (wires.contains(&param), copied.contains(&param));
+                                let own = access != Access::InOut || job.kernel.purpose(param, 0) == Purpose::Tensor;
+                                Use { launch, rank, param, access, wire, copied, own, span }
+                            }))
+                        }
                         (Param::Slots { stride, .. }, Bound::Slots(banks)) => {
                             self.given.extend(banks.iter().map(span));
                             banks.iter().for_each(|bank| self.slots.add(bank, *stride));

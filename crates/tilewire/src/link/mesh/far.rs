@@ -39,7 +39,7 @@ pub(super) struct FarMemory {
 #[derive(Clone)]
 pub(super) struct FarPeer {
     /// Where the peer's posts arrive.
-    staging: Memory,
+    pub staging: Memory,
     /// What is put for the peer until it is posted.
     pub outbox: Memory,
     /// This rank's own counters.

@@ -7,7 +7,7 @@
 use super::secret::{End, Secret};
 use super::store::{Answer, Request};
 use super::wire::{self, HEADER, MAGIC, NotJoined, Question, Reply, VERSION, Verdict};
-use super::{Bootstrap, BootstrapError, Departure, Limits, Operation, StoreServer, lingering};
+use super::{Bootstrap, BootstrapError, Departure, Limits, Operation, StoreServer, keepalive, lingering};
 use crate::transport::{Deadline, Rank, start_thread};
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
@@ -429,6 +429,7 @@ fn attempt(
     let named = || address.to_string();
     let stream = open(address, deadline)?;
     stream.set_nodelay(true)?;
+    keepalive::enable(&stream)?;
     let mut store = InTime { stream: &stream, until: Instant::now().checked_add(step(deadline)) };
 
     let mut challenge = [0; wire::CHALLENGE];

@@ -80,6 +80,12 @@ impl LocalBootstrap {
         }
     }
 
+    /// As if this rank were a process that was killed.
+    #[cfg(test)]
+    pub(in crate::transport) fn is_lost(&self) {
+        self.depart(Departure::Lost);
+    }
+
     fn depart(&self, departure: Departure) {
         let mut state = self.shared.lock();
         state.store.depart(self.rank, departure);

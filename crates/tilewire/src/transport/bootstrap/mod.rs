@@ -17,12 +17,14 @@
 //! | `wire.rs` | the bytes of the protocol |
 //! | `secret.rs` | [`Secret`], and what it protects |
 //! | `limits.rs` | [`Limits`] |
+//! | `keepalive.rs` | how a connection ends when the other host is cut off |
 //! | `poll.rs` | `poll(2)` |
 //! | `error.rs` | [`BootstrapError`] |
 
 mod client;
 mod connection;
 mod error;
+mod keepalive;
 mod limits;
 mod lingering;
 mod local;

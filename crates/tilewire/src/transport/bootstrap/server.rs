@@ -9,7 +9,7 @@ use super::connection::{Closed, Connection};
 use super::poll::{Polled, poll};
 use super::store::{Store, Ticket};
 use super::wire::{NotJoined, Question, Reply};
-use super::{BootstrapError, Departure, Limits, Secret};
+use super::{BootstrapError, Departure, Limits, Secret, keepalive};
 use crate::transport::{Deadline, Rank, reserve_descriptors, start_thread};
 use std::collections::BTreeMap;
 use std::io;
@@ -228,7 +228,8 @@ impl Serving {
             }
             let Ok(connection) = Connection::new(now) else { continue };
             // Messages are small and wait for each other, so delaying them to fill packets only costs time.
-            if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok() {
+            let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            if prepared.and_then(|()| keepalive::enable(&stream)).is_ok() {
                 self.guests.insert(self.next, Guest { stream, connection });
                 self.write(self.next, now);
                 self.next += 1;

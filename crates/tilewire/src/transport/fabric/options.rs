@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How a [`FabricCarrier`](super::FabricCarrier) is opened. What is not set is chosen.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricOptions {
     pub(super) provider: Option<String>,
     pub(super) address: Option<String>,
@@ -84,6 +84,12 @@ impl FabricOptions {
     pub fn hello(mut self, hello: Duration) -> FabricOptions {
         self.hello = hello;
         self
+    }
+
+    /// The same, if ranks would wait for each other longer than this.
+    pub(crate) fn hello_within(self, most: Duration) -> FabricOptions {
+        let hello = self.hello.min(most);
+        self.hello(hello)
     }
 
     /// Bytes of registered memory in one write of the provider at most, if that is less than what it takes.

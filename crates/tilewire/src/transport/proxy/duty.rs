@@ -13,6 +13,11 @@
 //!   take_back   ... and is awake again            waiting thread for arrivals
 //!                                                 otherwise: sleeps until it is called, or an arrival rings its bell
 //! ```
+//! A network's arrivals ring no bell, and libfabric's providers go on with what peers write here only while somebody polls.
+//! A thread that *polls* therefore never sleeps for long: it steps for a waiting thread that sleeps, and naps while the
+//! rank does something else. Naps become longer when nothing has come for a second, so that an idle rank takes less than
+//! one percent of a processor.
+//!
 //! **Why no call is lost.** Consider a call and a thread that sleeps, or is about to.
 //!
 //! ```text
@@ -53,6 +58,9 @@ const UNDER_WAY: Duration = Duration::from_millis(1);
 const SHORT_NAP: Duration = Duration::from_micros(50);
 /// Naps between replays.
 const REPLAY_NAP: Duration = Duration::from_millis(1);
+/// Naps of a thread that polls, once nothing has come for `QUIET`.
+const LONG_NAP: Duration = Duration::from_millis(5);
+const QUIET: Duration = Duration::from_secs(1);
 /// Sleep while nothing is expected.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Idle steps between two yields.
@@ -69,6 +77,8 @@ pub(crate) struct Duty {
     in_flight: AtomicBool,
     captured: AtomicBool,
     ended: AtomicBool,
+    /// True if no bell tells of arrivals.
+    polls: bool,
 }
 
 /// What the thread does when a step has made no progress.
@@ -82,7 +92,13 @@ impl Duty {
     /// The duty of a thread that sleeps on this bell.
     pub(crate) fn new(bell: Doorbell) -> Duty {
         let [in_flight, captured, ended] = [(); 3].map(|()| AtomicBool::new(false));
-        Duty { bell, calls: AtomicUsize::new(0), handed: AtomicUsize::new(0), in_flight, captured, ended }
+        let (calls, handed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Duty { bell, calls, handed, in_flight, captured, ended, polls: false }
+    }
+
+    /// The same where no bell tells of arrivals.
+    pub(crate) fn that_polls(self) -> Duty {
+        Duty { polls: true, ..self }
     }
 
     /// A launch starts on a GPU.
@@ -173,6 +189,9 @@ impl Duty {
             (_, true) => (AFTERGLOW, if is_busy { SHORT_NAP } else { REPLAY_NAP }),
             // While a launch runs on the CPU, its own threads drive.
             _ if is_busy && is_handed => (UNDER_WAY, SHORT_NAP),
+            _ if self.polls && quiet >= QUIET => (Duration::ZERO, LONG_NAP),
+            _ if self.polls && is_handed => (UNDER_WAY, SHORT_NAP),
+            _ if self.polls => (Duration::ZERO, SHORT_NAP),
             _ => (Duration::ZERO, SLEEP),
         };
         if quiet < steps_for { Pace::Step } else { Pace::Sleep(nap) }
@@ -203,5 +222,18 @@ mod tests {
         assert_eq!((duty.pace(ms(9), false), duty.pace(ms(10), false)), (Pace::Step, Pace::Sleep(REPLAY_NAP)));
         duty.launched();
         assert_eq!(duty.pace(ms(50), false), Pace::Step, "a plain launch between replays");
+    }
+
+    #[test]
+    fn a_thread_that_polls_never_sleeps_for_long() {
+        let duty = Duty::new(Doorbell::alone().unwrap()).that_polls();
+        let ms = Duration::from_millis;
+        for busy in [false, true] {
+            assert_eq!(duty.pace(ms(0), busy), Pace::Sleep(SHORT_NAP), "the rank drives, or does something else");
+            assert_eq!(duty.pace(ms(1000), busy), Pace::Sleep(LONG_NAP));
+        }
+        duty.hand_over();
+        assert_eq!((duty.pace(ms(0), false), duty.pace(ms(1), false)), (Pace::Step, Pace::Sleep(SHORT_NAP)));
+        assert_eq!(duty.pace(ms(1000), false), Pace::Sleep(LONG_NAP), "a long wait is an idle rank, too");
     }
 }

@@ -40,6 +40,7 @@ pub(crate) use wire::{Lines, MOST_LINES};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::deadline::Deadline;
+use super::departures::Departures;
 use super::doorbell::Doorbell;
 use super::rendezvous::TransportError;
 use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
@@ -53,11 +54,16 @@ use wire::{Announced, Announcement, Arrivals};
 
 /// Entries taken from the ring before arrivals are looked for again.
 const BATCH: usize = 64;
+/// Steps that take everything that has arrived by a given moment.
+const MOST_PORTIONS: usize = 1000;
 /// Held posts to one peer from which on the ring is left to fill up, so that kernels wait.
 const MOST_HELD: usize = 1024;
 /// Idle rounds before a launch that drains begins to sleep, and how long it sleeps: deliveries ring no doorbell.
 const YIELDS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
+
+/// How long to wait for the reason of a carrier's failure.
+const REASON: Duration = Duration::from_secs(1);
 
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
 pub struct Proxy {
@@ -72,6 +78,8 @@ pub struct Proxy {
     doorbell: Doorbell,
     /// Of all ranks that are mapped here.
     aborts: Vec<Abort>,
+    /// The ranks that have left, if ranks are processes.
+    departures: Option<Departures>,
     /// The duty of the rank's thread, if it has one.
     duty: OnceLock<Arc<Duty>>,
 }
@@ -186,8 +194,14 @@ impl Proxy {
             refused,
             doorbell,
             aborts,
+            departures: None,
             duty: OnceLock::new(),
         }
+    }
+
+    /// For ranks that are processes: a carrier that fails because its peer is gone is not why the transport broke.
+    pub(crate) fn with_departures(self, departures: Departures) -> Proxy {
+        Proxy { departures: Some(departures), ..self }
     }
 
     /// A launch starts on a GPU, which cannot drive the proxy.
@@ -252,8 +266,12 @@ impl Proxy {
     /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this rank
     /// are not delivered yet.
     pub(crate) fn settle(&self) -> bool {
-        if let Ok(mut state) = self.enter() {
-            self.step_inside(&mut state);
+        // A carrier may report arrivals in portions. Bounded, since peers may send without a pause.
+        for _ in 0..MOST_PORTIONS {
+            let progress = self.enter().is_ok_and(|mut state| self.step_inside(&mut state));
+            if !progress {
+                break;
+            }
         }
         self.is_busy()
     }
@@ -323,10 +341,37 @@ impl Proxy {
         let cause = match error {
             // The other ranks are told the peer as well.
             ProxyError::Late { peer, .. } => Cause::timed_out(self.rank, Some(peer)),
+            ProxyError::Carrier { peer: Some(peer), .. } if self.departures.is_some() => {
+                self.end_of(peer).unwrap_or(Cause::severed(self.rank, peer))
+            }
             _ => Cause { code: AbortCode::Failed, rank: self.rank, reason: 0 },
         };
         self.aborts.iter().for_each(|abort| _ = abort.set(cause));
         error
+    }
+
+    /// Why the carrier to a peer has failed, if somebody says so within a moment. A network notices that a peer is gone
+    /// before anybody has said why, and the reason says more than the network's error.
+    fn end_of(&self, peer: usize) -> Option<Cause> {
+        let until = Deadline::after(REASON);
+        loop {
+            let told = self.aborts.get(self.rank).and_then(Abort::get);
+            let has_left = self.departures.as_ref().is_some_and(|departures| departures.has_left(peer));
+            let left = has_left.then_some(Cause { code: AbortCode::Left, rank: peer, reason: 0 });
+            if let Some(cause) = told.or(left) {
+                return Some(cause);
+            }
+            if until.is_over() {
+                return None;
+            }
+            sleep(NAP);
+        }
+    }
+
+    /// The error that broke the transport, if this proxy did that: the first cause counts.
+    pub(crate) fn broke(&self) -> Option<&ProxyError> {
+        let is_own = |cause: Cause| cause.rank == self.rank;
+        self.error().filter(|_| self.aborts.get(self.rank).and_then(Abort::get).is_none_or(is_own))
     }
 }
 

@@ -22,13 +22,15 @@ pub(crate) struct ProxyThread {
 const LAST_POSTS: Duration = Duration::from_secs(1);
 
 impl ProxyThread {
-    /// Starts it. It sleeps on a bell of its own: waiting threads hear of arrivals.
+    /// Starts it. It sleeps on a bell of its own: waiting threads hear of arrivals. `polls`: nothing rings for arrivals,
+    /// and those that go on to arrive need this thread's steps, whatever the rank does meanwhile.
     ///
     /// # Panics
     /// If the proxy has a thread.
-    pub(crate) fn start_alone(proxy: &Arc<Proxy>) -> Result<ProxyThread, SegmentError> {
+    pub(crate) fn start_alone(proxy: &Arc<Proxy>, polls: bool) -> Result<ProxyThread, SegmentError> {
         let no_memory = SegmentError::NoMemory { bytes: HEADER, shortage: None };
-        ProxyThread::start(proxy, Doorbell::alone().ok_or(no_memory)?)
+        let duty = Duty::new(Doorbell::alone().ok_or(no_memory)?);
+        ProxyThread::run(proxy, if polls { duty.that_polls() } else { duty })
     }
 
     /// As above, with a thread that sleeps on a bell which the carrier rings for arrivals.
@@ -36,7 +38,11 @@ impl ProxyThread {
     /// # Panics
     /// If the proxy has a thread.
     pub(crate) fn start(proxy: &Arc<Proxy>, bell: Doorbell) -> Result<ProxyThread, SegmentError> {
-        let duty = Arc::new(Duty::new(bell));
+        ProxyThread::run(proxy, Duty::new(bell))
+    }
+
+    fn run(proxy: &Arc<Proxy>, duty: Duty) -> Result<ProxyThread, SegmentError> {
+        let duty = Arc::new(duty);
         let (served, driven) = (duty.clone(), proxy.clone());
         let run = move || {
             let serve = || served.serve(|| driven.step(), || driven.is_busy());

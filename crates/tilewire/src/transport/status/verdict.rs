@@ -113,7 +113,7 @@ pub(crate) fn deadlock(f: &mut fmt::Formatter<'_>, waiting: &[Waiting]) -> fmt::
 }
 
 impl Verdict {
-    pub(super) fn to_text(&self) -> String {
+    pub(in crate::transport) fn to_text(&self) -> String {
         let list = |waiting: &Waiting| {
             let peers: Vec<String> = waiting.peers.iter().map(ToString::to_string).collect();
             format!("{}\t{}\t{}", waiting.rank, peers.join(","), one_line(&waiting.doing))
@@ -136,7 +136,7 @@ impl Verdict {
         }
     }
 
-    pub(super) fn from_text(text: &str) -> Option<Verdict> {
+    pub(in crate::transport) fn from_text(text: &str) -> Option<Verdict> {
         let mut lines = text.lines();
         let kind = lines.next()?;
         if let Some(what) = kind.strip_prefix("mismatch\t") {

@@ -6,6 +6,7 @@ mod access;
 mod aliasing;
 mod fusion;
 mod groups;
+mod rectangles;
 mod regions;
 mod streaming;
 mod strips;
@@ -33,8 +34,8 @@ const MARGIN: usize = 128;
 /// Where the tensors of one kernel lie, each with guard bytes around it.
 #[derive(Default)]
 pub struct Bench {
-    /// Every allocation, the bytes of it that are a tensor, and what the others are.
-    whole: RefCell<Vec<(Memory, Range<usize>, u8)>>,
+    /// Every allocation, the bytes of it that are tensors, and what the others are.
+    whole: RefCell<Vec<(Memory, Vec<Range<usize>>, u8)>>,
 }
 
 impl Bench {
@@ -49,8 +50,35 @@ impl Bench {
         let start = (margin + shift) * size_of::<T>();
         // A bool is 1 where others have the guard's bytes.
         let (inside, byte) = (start..start + len * size_of::<T>(), guard.to_bits() as u8);
-        self.whole.borrow_mut().push((whole.memory().clone(), inside, byte));
+        self.whole.borrow_mut().push((whole.memory().clone(), vec![inside], byte));
         tensor
+    }
+
+    /// Columns `cols` of a matrix of `rows` rows, `stride` elements apart, for each of `cols`. Elements are
+    /// `f(group, position)`. All columns that nobody has are guards.
+    pub fn columns<T: Element>(
+        &self,
+        (rows, stride): (usize, usize),
+        cols: &[Range<usize>],
+        f: impl Fn(usize, usize) -> T,
+    ) -> Vec<Tensor<T>> {
+        let (margin, size) = (MARGIN / size_of::<T>(), size_of::<T>());
+        let whole = Tensor::<T>::zeros(margin + rows * stride + margin);
+        let guard = T::from_bits(u64::from_ne_bytes([GUARD; 8]));
+        whole.fill(guard);
+        let matrix = whole.slice(margin..margin + rows * stride).reshape(rows, stride).expect("a shape of the slice");
+        let row = |cols: &Range<usize>, row: usize| {
+            let first = margin + row * stride;
+            (first + cols.start) * size..(first + cols.end) * size
+        };
+        let inside = cols.iter().flat_map(|cols| (0..rows).map(|r| row(cols, r))).collect();
+        self.whole.borrow_mut().push((whole.memory().clone(), inside, guard.to_bits() as u8));
+        let group = |(k, cols): (usize, &Range<usize>)| {
+            let tensor = matrix.columns(cols.clone());
+            tensor.copy_from(&(0..tensor.len()).map(|i| f(k, i)).collect::<Vec<_>>());
+            tensor
+        };
+        cols.iter().enumerate().map(group).collect()
     }
 
     /// A tensor of `f(0), f(1), …`.
@@ -80,7 +108,8 @@ impl Bench {
     /// When a byte beside a tensor has changed.
     fn check(&self, what: &str) {
         for (memory, inside, guard) in self.whole.borrow().iter() {
-            let outside = bytes_of(memory).unwrap().into_iter().enumerate().filter(|(k, _)| !inside.contains(k));
+            let is_outside = |k: &usize| !inside.iter().any(|inside| inside.contains(k));
+            let outside = bytes_of(memory).unwrap().into_iter().enumerate().filter(|(k, _)| is_outside(k));
             for (k, byte) in outside {
                 assert_eq!(byte, *guard, "{what}: byte {k} beside the tensor at {inside:?} was written");
             }
@@ -194,6 +223,6 @@ fn the_guard_around_tensors_finds_a_byte_beside_one() {
     bench.check("untouched");
     tensor.set(3, GUARD + 1);
     bench.check("written inside");
-    bench.whole.borrow_mut()[0].1.end -= 1;
+    bench.whole.borrow_mut()[0].1[0].end -= 1;
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.check("beside"))).is_err());
 }

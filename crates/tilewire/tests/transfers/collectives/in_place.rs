@@ -102,7 +102,8 @@ pub fn a_reduction_whose_hooks_stay_at_their_position_may_be_in_place() {
             let given =
                 |rank: Rank, len: usize| (0..len).map(|i| ((rank.index() * 7 + i) % 50) as f32).collect::<Vec<_>>();
             let sums = |len: usize| {
-                let sum = |i: usize| Rank::all(ranks).map(|rank| 2.0 * given(rank, len)[i]).sum::<f32>();
+                let all: Vec<Vec<f32>> = Rank::all(ranks).map(|rank| given(rank, len)).collect();
+                let sum = |i: usize| all.iter().map(|of_rank| 2.0 * of_rank[i]).sum::<f32>();
                 (0..len).map(|i| sum(i) + 1.0).collect::<Vec<_>>()
             };
             let x = Tensor::from_slice(&given(me, len));

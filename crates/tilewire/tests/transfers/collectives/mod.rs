@@ -7,14 +7,17 @@ pub mod exchanges;
 mod failures;
 #[cfg(feature = "check")]
 pub mod fields;
+mod foreign;
 pub mod hooks;
 pub mod in_place;
 #[cfg(feature = "check")]
 mod legs;
 mod many;
 mod processes;
+mod rebind;
 pub mod reductions;
 mod refusals;
 #[cfg(feature = "check")]
 pub mod rings;
 mod same_hooks;
+mod strided;

@@ -1,5 +1,6 @@
 //! `tilewire bench` of a collective: the work, the limits and the targets.
 
+mod columns;
 mod limits;
 mod ours;
 mod results;
@@ -33,6 +34,9 @@ const SIZES: &[usize] = &[SMALL, 64 * KIB, MIB, 8 * MIB];
 /// From here on the output does not fit caches, and tables show how much of the time memory takes.
 const STORES_FROM: usize = 8 * MIB;
 
+/// Our own contest: MPI has no contiguous all-to-all of columns to compare with.
+const COLUMNS: &str = "all_to_all, column slices";
+
 /// One kind of work.
 struct Case {
     /// Its name on the command line; some have several cases.
@@ -58,6 +62,13 @@ const CASES: &[Case] = &[
         work: Work::Transposing,
         sizes: &[64 * KIB, MIB, 8 * MIB],
         sides: |links, bytes| sides(links, Work::Transposing, bytes),
+    },
+    Case {
+        subject: "all_to_all",
+        name: COLUMNS,
+        work: Work::AllToAll,
+        sizes: &[64 * KIB, MIB, 8 * MIB],
+        sides: |links, bytes| columns::sides(links, bytes),
     },
     Case {
         subject: "all_gather",
@@ -208,7 +219,7 @@ impl Plan {
             hops: 1.0,
             volume: (bytes > SMALL).then(|| case.work.volume(bytes, self.ranks)),
             sides: case.sides,
-            guests: Some((case.work.name(), races(case.work, bytes, self.ranks)[0].against)),
+            guests: (case.name != COLUMNS).then(|| (case.work.name(), races(case.work, bytes, self.ranks)[0].against)),
         };
         let wanted = CASES.iter().filter(|case| self.subjects.contains(&case.subject));
         wanted.flat_map(|case| sizes(case).into_iter().map(move |bytes| step(case, bytes))).collect()

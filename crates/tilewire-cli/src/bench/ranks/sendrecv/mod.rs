@@ -209,6 +209,7 @@ impl Plan {
         if !self.cases.is_empty() {
             words.extend(["--cases".into(), self.cases.join(",")]);
         }
+        words.extend(self.mesh.iter().flat_map(|mesh| mesh.words(2)));
         words.extend(self.quick.then(|| "--quick".into()));
         words
     }

@@ -1,0 +1,172 @@
+//! Domains of processes, joined by a network.
+//!
+//! ```text
+//!  every rank: opens a carrier ── card, places of lines and of each peer's staging ──▶ all ranks, over the bootstrap
+//!              connects to all far ranks, accepts their places ──▶ "connected" from all ──▶ the carrier drives a proxy
+//! ```
+//! A rank that fails in any step takes part in the rest, so that all ranks get the error of the first that failed.
+#![forbid(unsafe_code)]
+
+use super::{Half, Joint, MeshTransport};
+use crate::tensor::Memory;
+use crate::transport::fabric::{Choice, FabricCarrier, FabricOptions as NetworkOptions, NetworkError};
+use crate::transport::proxy::{Carrier, Event, ProxyError, Target, Write};
+use crate::transport::rendezvous::Shared;
+use crate::transport::{Rank, TransportError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The network that was chosen, and how much this rank has sent.
+pub(super) struct Chosen {
+    choice: Choice,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Chosen {
+    pub(super) fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Bytes that this rank has sent.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Joins this rank to its far peers. Collective.
+pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Result<MeshTransport, TransportError> {
+    let deadline = world.deadline();
+    let options = deadline.remaining().map_or(options.clone(), |left| options.clone().hello_within(left));
+    let opened = Opened::new(&half, world, options);
+    let card = opened.as_ref().map(|opened| opened.told.to_bytes()).unwrap_or_default();
+    let card = world.all_have("mesh/opened", opened.map(|opened| (opened, card)), deadline);
+    let (mut opened, card) = card?;
+    let cards = world.gather("mesh/cards", &card, deadline)?;
+    let connected = opened.connect(&half, &cards);
+    world.all_have("mesh/connected", connected, deadline)?;
+    let Opened { carrier, .. } = opened;
+    let chosen = Chosen { choice: carrier.choice().clone(), bytes: Arc::default() };
+    let counted = Counted { carrier, bytes: chosen.bytes.clone() };
+    half.over(Box::new(counted), Joint::Network(chosen), true)
+}
+
+/// A carrier that is not connected.
+struct Opened {
+    carrier: FabricCarrier,
+    told: Told,
+}
+
+/// What a rank tells all others.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    /// How its carrier is reached.
+    card: Vec<u8>,
+    /// Where its control lines are.
+    lines: Vec<u8>,
+    /// Where each rank's posts arrive; empty for near ranks.
+    staging: Vec<Vec<u8>>,
+}
+
+impl Opened {
+    fn new(half: &Half, world: &Shared, options: NetworkOptions) -> Result<Opened, TransportError> {
+        let (mut carrier, card) = FabricCarrier::open(options, world.rank().index(), world.size())?;
+        let mut place = |memory: &Memory| carrier.register(memory);
+        let lines = place(&half.far.lines)?;
+        let staging = half.far.peers.iter().map(|peer| match peer {
+            // A peer gets the key of its own staging alone.
+            Some(peer) => place(&peer.staging),
+            None => Ok(Vec::new()),
+        });
+        let staging = staging.collect::<Result<Vec<_>, NetworkError>>()?;
+        for outbox in half.far.outboxes() {
+            carrier.register(&outbox)?;
+        }
+        Ok(Opened { carrier, told: Told { card, lines, staging } })
+    }
+
+    fn connect(&mut self, half: &Half, cards: &[Vec<u8>]) -> Result<(), TransportError> {
+        let me = half.rank().index();
+        let mut far = Vec::new();
+        for (rank, card) in Rank::all(cards.len()).zip(cards) {
+            let is_far = half.far.peers[rank.index()].is_some();
+            let told = || {
+                let told = Told::parse(card).filter(|told| told.staging.len() == cards.len());
+                let what =
+                    || "what it said about its network is malformed: do all ranks run the same version?".to_string();
+                told.ok_or_else(|| TransportError::Peer { rank, what: what() })
+            };
+            far.push(if is_far { Some(told()?) } else { None });
+        }
+        let cards: Vec<Option<Vec<u8>>> = far.iter().map(|told| Some(told.as_ref()?.card.clone())).collect();
+        self.carrier.connect(&cards)?;
+        for (peer, told) in far.iter().enumerate() {
+            let Some(told) = told else { continue };
+            self.carrier.accept(peer, Target::Lines, &told.lines)?;
+            self.carrier.accept(peer, Target::Region(0), &told.staging[me])?;
+        }
+        Ok(())
+    }
+}
+
+impl Told {
+    fn to_bytes(&self) -> Vec<u8> {
+        let parts = [&self.card, &self.lines].into_iter().chain(&self.staging);
+        parts.flat_map(|part| [&(part.len() as u32).to_le_bytes()[..], part].concat()).collect()
+    }
+
+    fn parse(mut rest: &[u8]) -> Option<Told> {
+        let mut parts = Vec::new();
+        while !rest.is_empty() {
+            let len = u32::from_le_bytes(rest.split_off(..4)?.try_into().ok()?);
+            parts.push(rest.split_off(..len as usize)?.to_vec());
+        }
+        let mut parts = parts.into_iter();
+        Some(Told { card: parts.next()?, lines: parts.next()?, staging: parts.collect() })
+    }
+}
+
+/// Counts the bytes that go out.
+struct Counted {
+    carrier: FabricCarrier,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Carrier for Counted {
+    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
+        let taken = self.carrier.write(write)?;
+        if taken {
+            self.bytes.fetch_add(write.source.bytes() as u64, Ordering::Relaxed);
+        }
+        Ok(taken)
+    }
+
+    fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
+        self.carrier.open(region, memory, senders)
+    }
+
+    fn close(&mut self, region: u16) {
+        self.carrier.close(region);
+    }
+
+    fn reads(&self, memory: &Memory) -> bool {
+        self.carrier.reads(memory)
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
+        self.carrier.poll(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_tells_survives_and_damage_is_refused() {
+        let told = Told { card: vec![1, 2, 3], lines: vec![4], staging: vec![vec![], vec![5; 300]] };
+        let bytes = told.to_bytes();
+        assert_eq!(Told::parse(&bytes), Some(told));
+        assert_eq!(Told::parse(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Told::parse(&u32::MAX.to_le_bytes()), None, "no length decides what is allocated");
+    }
+}

@@ -1,0 +1,421 @@
+//! DLPack: tensors to and from other libraries of this process, in place.
+//!
+//! The structures are those of DLPack 1.x (`dlpack.h`), with the unversioned form that older libraries still exchange.
+//! A *capsule* is a pointer to one of them. Its consumer calls the deleter once.
+
+use super::foreign::Foreign;
+use super::grid::{Grid, ShapeError};
+use super::memory::DeviceBytes;
+use super::{Memory, Tensor, Type};
+use crate::ir::scalar::Element;
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A kind of device and its number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DLDevice {
+    /// 1: the host; 2: CUDA; 3: pinned host memory of CUDA. Others are refused.
+    pub device_type: i32,
+    /// The number of the device.
+    pub device_id: i32,
+}
+
+/// An element type.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DLDataType {
+    /// The kind of number.
+    pub code: u8,
+    /// Its size in bits.
+    pub bits: u8,
+    /// Numbers in an element; 1.
+    pub lanes: u16,
+}
+
+/// A tensor's memory and shape.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DLTensor {
+    /// The memory.
+    pub data: *mut c_void,
+    /// Where it is.
+    pub device: DLDevice,
+    /// Number of axes.
+    pub ndim: i32,
+    /// Element type.
+    pub dtype: DLDataType,
+    /// The extents.
+    pub shape: *mut i64,
+    /// Distances in elements; null if there are no gaps.
+    pub strides: *mut i64,
+    /// The first element's distance from `data`.
+    pub byte_offset: u64,
+}
+
+/// The unversioned form.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DLManagedTensor {
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+    /// The producer's.
+    pub manager_ctx: *mut c_void,
+    /// Frees the structure and what it keeps.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
+}
+
+/// A version of the format.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DLPackVersion {
+    /// Consumers refuse another major version.
+    pub major: u32,
+    /// Later minor versions add only what may be ignored.
+    pub minor: u32,
+}
+
+/// The versioned form.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DLManagedTensorVersioned {
+    /// The version that the producer wrote.
+    pub version: DLPackVersion,
+    /// The producer's.
+    pub manager_ctx: *mut c_void,
+    /// Frees the structure and what it keeps.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    /// Bit 0: the memory may only be read.
+    pub flags: u64,
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+}
+
+/// The version that this crate writes.
+const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 1 };
+const READ_ONLY: u64 = 1;
+const HOST: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+
+/// Why a capsule cannot be a tensor here, or a tensor cannot be a capsule.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DlpackError {
+    /// Elements of another type.
+    #[non_exhaustive]
+    Type {
+        /// The capsule's type: code, bits and lanes.
+        is: (u8, u8, u16),
+        /// The type that was asked for.
+        must: Type,
+    },
+    /// Memory of a device that tilewire does not use.
+    #[non_exhaustive]
+    Device {
+        /// The kind of device, as DLPack numbers it.
+        device_type: i32,
+        /// Its number.
+        device_id: i32,
+    },
+    /// Device memory, and nothing that copies for host access.
+    #[non_exhaustive]
+    NoCopies {
+        /// The device.
+        device: i32,
+    },
+    /// A version of the format that this crate does not know.
+    #[non_exhaustive]
+    Version {
+        /// Its major number.
+        major: u32,
+    },
+    /// Memory that may only be read.
+    ReadOnly,
+    /// An extent that is no number of elements, or a null pointer where there must be none.
+    Malformed,
+    /// A shape that is no rows and columns.
+    Shape(ShapeError),
+    /// Memory that is lent for the time of a closure.
+    Lent,
+}
+
+errors! {
+    enum DlpackError {
+        Type { is: (code, bits, lanes), must } =>
+            "a DLPack tensor of type code {code}, {bits} bits, {lanes} lanes is not one of {must}: convert it first, or \
+             ask for its type",
+        Device { device_type, device_id } =>
+            "a DLPack tensor on device type {device_type}, number {device_id}: only the host (1), CUDA (2) and CUDA's \
+             pinned host memory (3) can be used; copy it there",
+        NoCopies { device } =>
+            "a DLPack tensor on CUDA device {device}: give Device::open({device})?.copies(), which host access needs",
+        Version { major } => "a DLPack tensor of version {major}: this library knows version 1",
+        ReadOnly => "a DLPack tensor that may only be read: a tensor may be written; copy it first",
+        Malformed => "a DLPack tensor with a negative extent or without shape or data: its producer is wrong",
+        Shape(error) => "{error}",
+        Lent => "a tensor that was lent by Tensor::lend cannot be given away: copy it first",
+    }
+    source { Shape(error) => Some(error) }
+    from { ShapeError => Shape }
+}
+
+/// The type as DLPack names it.
+fn dtype(ty: Type) -> DLDataType {
+    let code = match ty {
+        Type::I8 | Type::I16 | Type::I32 | Type::I64 => 0,
+        Type::U8 | Type::U16 | Type::U32 | Type::U64 => 1,
+        Type::F16 | Type::F32 | Type::F64 => 2,
+        Type::BF16 => 4,
+        Type::Bool => 6,
+        Type::F8E4M3 => 10,
+        Type::F8E5M2 => 12,
+    };
+    DLDataType { code, bits: 8 * ty.size() as u8, lanes: 1 }
+}
+
+/// Either form, owned by this side: its deleter runs when it is dropped.
+enum Capsule {
+    Plain(NonNull<DLManagedTensor>),
+    Versioned(NonNull<DLManagedTensorVersioned>),
+}
+
+// SAFETY: DLPack asks consumers to call the deleter from any thread; nothing else is done with the pointer.
+unsafe impl Send for Capsule {}
+// SAFETY: a shared reference to it gives nothing.
+unsafe impl Sync for Capsule {}
+
+impl Drop for Capsule {
+    fn drop(&mut self) {
+        // SAFETY: the capsule is valid until its deleter runs, which happens here, once.
+        unsafe {
+            match self {
+                Capsule::Plain(it) => it.as_ref().deleter.into_iter().for_each(|deleter| deleter(it.as_ptr())),
+                Capsule::Versioned(it) => it.as_ref().deleter.into_iter().for_each(|deleter| deleter(it.as_ptr())),
+            }
+        }
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// Takes a versioned capsule, in place: its deleter runs after the last use of the memory, or now if it is refused.
+    /// `copies` is needed for device memory: `cuda::Device::copies` returns it.
+    ///
+    /// # Safety
+    /// `capsule` must be a valid DLPack tensor that nobody else consumes. What [`Tensor::foreign`] requires of memory
+    /// must hold until the deleter is called.
+    pub unsafe fn from_dlpack(
+        capsule: NonNull<DLManagedTensorVersioned>,
+        copies: Option<Arc<dyn DeviceBytes>>,
+    ) -> Result<Self, DlpackError> {
+        let owned = Capsule::Versioned(capsule);
+        // SAFETY: the capsule is valid, and `owned` keeps it.
+        let it = unsafe { capsule.as_ref() };
+        if it.version.major != VERSION.major {
+            return Err(DlpackError::Version { major: it.version.major });
+        }
+        if it.flags & READ_ONLY != 0 {
+            return Err(DlpackError::ReadOnly);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::of_dlpack(&it.dl_tensor, owned, copies) }
+    }
+
+    /// As [`from_dlpack`](Tensor::from_dlpack), for a capsule without a version.
+    ///
+    /// # Safety
+    /// As for [`from_dlpack`](Tensor::from_dlpack).
+    pub unsafe fn from_dlpack_unversioned(
+        capsule: NonNull<DLManagedTensor>,
+        copies: Option<Arc<dyn DeviceBytes>>,
+    ) -> Result<Self, DlpackError> {
+        let owned = Capsule::Plain(capsule);
+        // SAFETY: the capsule is valid, and `owned` keeps it.
+        unsafe { Self::of_dlpack(&capsule.as_ref().dl_tensor, owned, copies) }
+    }
+
+    /// # Safety
+    /// `it` must be the tensor in `owned`, as [`from_dlpack`](Tensor::from_dlpack) requires.
+    unsafe fn of_dlpack(
+        it: &DLTensor,
+        owned: Capsule,
+        copies: Option<Arc<dyn DeviceBytes>>,
+    ) -> Result<Self, DlpackError> {
+        let DLDevice { device_type, device_id } = it.device;
+        if it.dtype != dtype(T::TYPE) {
+            return Err(DlpackError::Type { is: (it.dtype.code, it.dtype.bits, it.dtype.lanes), must: T::TYPE });
+        }
+        let axes = usize::try_from(it.ndim).map_err(|_| DlpackError::Malformed)?;
+        if axes > 0 && it.shape.is_null() {
+            return Err(DlpackError::Malformed);
+        }
+        // SAFETY: a valid tensor has `ndim` extents, and as many strides if it has any.
+        let numbers = |start: *mut i64| (0..axes).map(move |k| unsafe { start.add(k).read() });
+        let shape: Result<Vec<usize>, _> = numbers(it.shape).map(usize::try_from).collect();
+        let shape = shape.map_err(|_| DlpackError::Malformed)?;
+        let strides: Vec<isize> = match it.strides.is_null() {
+            false => numbers(it.strides).map(|stride| stride as isize).collect(),
+            true => {
+                let inner = |k: usize| shape[k + 1..].iter().product::<usize>() as isize;
+                (0..axes).map(inner).collect()
+            }
+        };
+        let len = shape.iter().product::<usize>();
+        let address = (it.data as u64).wrapping_add(it.byte_offset);
+        if len == 0 {
+            return Ok(Tensor::zeros(0));
+        }
+        let start = NonNull::new(it.data.cast::<u8>().wrapping_add(it.byte_offset as usize).cast::<T>());
+        let at = match (device_type, start) {
+            (_, None) => return Err(DlpackError::Malformed),
+            (HOST | CUDA_HOST, Some(start)) => Foreign::Host(start),
+            (CUDA, Some(_)) => {
+                let copies = copies.ok_or(DlpackError::NoCopies { device: device_id })?;
+                let device = u32::try_from(device_id).map_err(|_| DlpackError::Device { device_type, device_id })?;
+                Foreign::Device { address, device, copies }
+            }
+            _ => return Err(DlpackError::Device { device_type, device_id }),
+        };
+        // SAFETY: the caller's promise: the elements are valid until the capsule's deleter runs.
+        Ok(unsafe { Tensor::foreign(at, &shape, &strides, Arc::new(owned)) }?)
+    }
+
+    /// A capsule of this tensor, for a consumer in this process. It keeps the memory alive until its consumer calls the
+    /// deleter. Dropping the box instead leaks it.
+    ///
+    /// # Safety
+    /// The consumer must keep the rules of [`Tensor::foreign`] for these elements: it uses them on this thread only, or
+    /// not while a kernel of this library runs and not while host code reads or writes them.
+    pub unsafe fn to_dlpack(&self) -> Result<Box<DLManagedTensorVersioned>, DlpackError> {
+        let (dl_tensor, manager_ctx) = Exported::of(self)?;
+        let deleter: unsafe extern "C" fn(_) = free_versioned;
+        Ok(Box::new(DLManagedTensorVersioned {
+            version: VERSION,
+            manager_ctx,
+            deleter: Some(deleter),
+            flags: 0,
+            dl_tensor,
+        }))
+    }
+
+    /// As [`to_dlpack`](Tensor::to_dlpack), without a version.
+    ///
+    /// # Safety
+    /// As for [`to_dlpack`](Tensor::to_dlpack).
+    pub unsafe fn to_dlpack_unversioned(&self) -> Result<Box<DLManagedTensor>, DlpackError> {
+        let (dl_tensor, manager_ctx) = Exported::of(self)?;
+        Ok(Box::new(DLManagedTensor { dl_tensor, manager_ctx, deleter: Some(free_plain) }))
+    }
+}
+
+/// What a capsule of this crate keeps.
+struct Exported {
+    _memory: Memory,
+    shape: [i64; 2],
+    strides: [i64; 2],
+}
+
+impl Exported {
+    /// The structure, of one axis for one row, and what it keeps, into which it points.
+    fn of<T: Element>(tensor: &Tensor<T>) -> Result<(DLTensor, *mut c_void), DlpackError> {
+        let (memory, Grid { rows, cols, stride }) = (tensor.memory().clone(), tensor.grid());
+        if memory.is_lent() {
+            return Err(DlpackError::Lent);
+        }
+        let [shape, strides] = [[rows, cols], [stride, 1]].map(|pair| pair.map(|number| number as i64));
+        let device = match memory.reachable_from().device_only() {
+            Some(device) => DLDevice { device_type: CUDA, device_id: device as i32 },
+            None => DLDevice { device_type: HOST, device_id: 0 },
+        };
+        let (data, first) = (memory.start().as_ptr().cast(), usize::from(rows == 1));
+        let kept = Box::into_raw(Box::new(Exported { _memory: memory, shape, strides }));
+        // SAFETY: `kept` was just boxed, and `first` is 0 or 1.
+        let [shape, strides] = unsafe { [&raw mut (*kept).shape, &raw mut (*kept).strides] }
+            .map(|pair| pair.cast::<i64>().wrapping_add(first));
+        let (ndim, dtype) = (2 - first as i32, dtype(T::TYPE));
+        Ok((DLTensor { data, device, ndim, dtype, shape, strides, byte_offset: 0 }, kept.cast()))
+    }
+}
+
+/// # Safety
+/// `it` is a capsule made by `to_dlpack`, and this is called once.
+unsafe extern "C" fn free_versioned(it: *mut DLManagedTensorVersioned) {
+    // SAFETY: both were boxed by `to_dlpack`.
+    unsafe { drop(Box::from_raw((*it).manager_ctx.cast::<Exported>())) };
+    // SAFETY: as above.
+    unsafe { drop(Box::from_raw(it)) };
+}
+
+/// # Safety
+/// `it` is a capsule made by `to_dlpack_unversioned`, and this is called once.
+unsafe extern "C" fn free_plain(it: *mut DLManagedTensor) {
+    // SAFETY: both were boxed by `to_dlpack_unversioned`.
+    unsafe { drop(Box::from_raw((*it).manager_ctx.cast::<Exported>())) };
+    // SAFETY: as above.
+    unsafe { drop(Box::from_raw(it)) };
+}
+
+impl fmt::Display for DLDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device type {}, number {}", self.device_type, self.device_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::scalar::Bf16;
+
+    /// Hands a capsule to its consumer.
+    fn given<C>(capsule: Box<C>) -> NonNull<C> {
+        NonNull::new(Box::into_raw(capsule)).expect("a box")
+    }
+
+    #[test]
+    fn a_strided_tensor_goes_out_and_comes_back_as_the_same_memory() {
+        let matrix = Tensor::<Bf16>::from_fn(24, |i| Bf16::from_f32(i as f32)).reshape(4, 6).unwrap();
+        let columns = matrix.columns(2..5);
+        // SAFETY: this test alone uses the memory, on one thread.
+        unsafe {
+            let back = Tensor::<Bf16>::from_dlpack(given(columns.to_dlpack().unwrap()), None).unwrap();
+            assert_eq!((back.shape(), back.row_stride()), ([4, 3], 6));
+            assert!(back.memory().is(columns.memory()));
+            back.set(0, Bf16::from_f32(99.0));
+            assert_eq!(matrix.get(2), Bf16::from_f32(99.0));
+            let plain = Tensor::<Bf16>::from_dlpack_unversioned(given(matrix.to_dlpack_unversioned().unwrap()), None);
+            drop((matrix, columns));
+            // The capsules keep the memory.
+            assert_eq!((plain.unwrap().len(), back.get(1).to_f32()), (24, 3.0));
+        }
+    }
+
+    #[test]
+    fn what_is_no_tensor_of_this_library_is_refused_and_freed() {
+        // SAFETY: as above; the fields are changed to what another producer might write.
+        unsafe {
+            let refused = |change: &dyn Fn(&mut DLManagedTensorVersioned)| {
+                let x = Tensor::<f32>::zeros(12).reshape(3, 4).unwrap();
+                let mut capsule = x.to_dlpack().unwrap();
+                change(&mut capsule);
+                let error = Tensor::<f32>::from_dlpack(given(capsule), None).unwrap_err();
+                error.to_string()
+            };
+            assert!(refused(&|it| it.dl_tensor.dtype.code = 0).contains("not one of f32"));
+            assert!(refused(&|it| it.dl_tensor.device.device_type = 10).contains("device type 10"));
+            assert!(refused(&|it| it.dl_tensor.device.device_type = CUDA).contains("copies()"));
+            assert!(refused(&|it| it.version.major = 2).contains("version 2"));
+            assert!(refused(&|it| it.flags = READ_ONLY).contains("only be read"));
+            assert!(refused(&|it| it.dl_tensor.data = std::ptr::null_mut()).contains("without shape or data"));
+            assert!(refused(&|it| *it.dl_tensor.shape = -3).contains("negative extent"));
+            assert!(refused(&|it| *it.dl_tensor.strides = 2).contains("overlap"));
+            assert!(refused(&|it| *it.dl_tensor.strides.add(1) = 2).contains("contiguous()"));
+            assert!(refused(&|it| it.dl_tensor.byte_offset = 2).contains("no multiple of 4"));
+        }
+        let mut lent = [1.0f32; 4];
+        // SAFETY: it is refused.
+        let error = Tensor::lend(&mut lent, |x| unsafe { x.to_dlpack().map(|_| ()) }.unwrap_err());
+        assert_eq!(error, DlpackError::Lent);
+    }
+}

@@ -1,0 +1,202 @@
+//! Memory that is already there: other people's buffers as tensors, in place.
+//!
+//! ```text
+//!                         who frees it                     who may use it meanwhile
+//!   Tensor::foreign       the keep-alive, when it is dropped    as the caller promises (unsafe)
+//!   From<Vec<T>>          the vector, when the last handle goes  nobody else
+//!   Tensor::lend          its owner                        nobody else, until the closure ends; then no handle works
+//! ```
+
+use super::grid::{Grid, ShapeError};
+use super::memory::{DeviceBytes, Memory};
+use super::reach::ReachableFrom;
+use super::{AnyBits, Tensor};
+use crate::ir::scalar::Element;
+use std::any::Any;
+use std::error::Error;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Where the first of some foreign elements lies.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Foreign<T> {
+    /// In memory of the host.
+    Host(NonNull<T>),
+    /// In memory of a device, which the host does not reach.
+    Device {
+        /// Its address there.
+        address: u64,
+        /// The device.
+        device: u32,
+        /// Makes copies for host access: `cuda::Device::copies` returns it.
+        copies: Arc<dyn DeviceBytes>,
+    },
+}
+
+/// Foreign device memory: copies for it, and what keeps it alive.
+struct KeptCopies {
+    copies: Arc<dyn DeviceBytes>,
+    _keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl DeviceBytes for KeptCopies {
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.copies.read(address, out)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.copies.write(address, bytes)
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// Foreign memory of the host or of a device, in place. `shape` and `strides` are as for [`axes`](Tensor::axes).
+    /// `keep` is dropped with the last handle, after the last launch that uses the memory: tensors, prepared kernels
+    /// and captured graphs have handles.
+    ///
+    /// ```
+    /// use std::ptr::NonNull;
+    /// use std::sync::Arc;
+    /// use tilewire::{Tensor, tensor::Foreign};
+    /// // Somebody's matrix of 3 rows of 5, of which we use the middle three columns.
+    /// let theirs: Arc<[std::sync::atomic::AtomicU32; 15]> = Arc::new(std::array::from_fn(|i| (i as u32).into()));
+    /// let first = NonNull::from(&theirs[1]).cast::<u32>();
+    /// // SAFETY: `theirs` keeps the elements alive, and nobody else uses them here.
+    /// let x = unsafe { Tensor::foreign(Foreign::Host(first), &[3, 3], &[5, 1], theirs.clone())? };
+    /// assert_eq!(x.to_vec(), [1, 2, 3, 6, 7, 8, 11, 12, 13]);
+    /// # Ok::<(), tilewire::tensor::ShapeError>(())
+    /// ```
+    ///
+    /// # Safety
+    /// The elements that the shape names must be valid until `keep` is dropped: initialised, readable and, unless they
+    /// are only ever used as inputs, writable. Elements in gaps between them are never touched. While a handle exists:
+    /// - on the host, no other thread may touch them, and nobody may hold a reference to one;
+    /// - on a device, kernels of `device` can use the addresses, `copies` copies from and to them, and everything that
+    ///   others do there is ordered with tilewire's launches by the caller.
+    ///
+    /// While tilewire runs a kernel that has them, nobody else may touch them.
+    pub unsafe fn foreign(
+        at: Foreign<T>,
+        shape: &[usize],
+        strides: &[isize],
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, ShapeError> {
+        let grid = Grid::of_axes(shape, strides)?;
+        let rows = grid.bytes(size_of::<T>()).ok_or_else(|| ShapeError::Axes {
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+            why: "it does not fit the address space",
+        })?;
+        let address = match &at {
+            Foreign::Host(start) => start.addr().get(),
+            Foreign::Device { address, .. } => *address as usize,
+        };
+        if !address.is_multiple_of(size_of::<T>()) {
+            return Err(ShapeError::Unaligned { address, align: size_of::<T>() });
+        }
+        // SAFETY: the caller promises what they require, for the bytes of these rows.
+        let memory = unsafe {
+            match at {
+                Foreign::Host(start) => Memory::foreign_rows(start.cast(), rows, keep),
+                Foreign::Device { address, device, copies } => {
+                    let start = NonNull::new(std::ptr::without_provenance_mut(address as usize));
+                    let start = start.ok_or(ShapeError::Null { len: grid.len() })?;
+                    let reach = ReachableFrom { host: false, devices: vec![device] };
+                    Memory::on_device_rows(start, rows, reach, Arc::new(KeptCopies { copies, _keep: keep }))
+                }
+            }
+        };
+        Ok(Tensor { grid, ..Tensor::whole(memory, 0) })
+    }
+
+    /// Lends a slice to a closure as a tensor, in place. When the closure ends, or panics, the tensor is void: every
+    /// access to it, to a clone of it or to a kernel that was prepared with it is an error. Peers never get its
+    /// address.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let mut numbers = vec![1.0f32, 2.0, 3.0];
+    /// let kept = Tensor::lend(&mut numbers, |x| {
+    ///     map(x, x).produce(|c| c.input.load(c.pos()) * 10.0).run()?;
+    ///     Ok::<_, tilewire::RunError>(x.clone())
+    /// })?;
+    /// assert_eq!(numbers, [10.0, 20.0, 30.0]);
+    /// assert!(kept.try_get(0).unwrap_err().to_string().contains("was lent"));
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    pub fn lend<R>(data: &mut [T], body: impl FnOnce(&Tensor<T>) -> R) -> R
+    where
+        T: AnyBits,
+    {
+        let grid = Grid::flat(data.len());
+        let start = NonNull::from(&mut *data).cast::<u8>();
+        // SAFETY: the elements are borrowed exclusively until this returns, and `Lending` ends all use of the memory
+        // before that. Any bytes are valid elements.
+        unsafe { Tensor::lend_rows(start, grid, body) }
+    }
+
+    /// As [`lend`](Tensor::lend), for elements that a grid names.
+    ///
+    /// # Safety
+    /// They must be valid for reads and writes during the call, and nobody else may use them.
+    pub(super) unsafe fn lend_rows<R>(start: NonNull<u8>, grid: Grid, body: impl FnOnce(&Tensor<T>) -> R) -> R {
+        let rows = grid.bytes(size_of::<T>()).expect("elements that exist fit the address space");
+        // SAFETY: the caller's promise; the guard voids the memory before the call ends.
+        let memory = unsafe { Memory::lent_rows(start, rows) };
+        let lending = Lending(memory.clone());
+        let tensor = Tensor { grid, ..Tensor::whole(memory, 0) };
+        let result = body(&tensor);
+        drop(lending);
+        result
+    }
+}
+
+/// Voids lent memory when it goes.
+struct Lending(Memory);
+
+impl Drop for Lending {
+    fn drop(&mut self) {
+        self.0.end_lending();
+    }
+}
+
+/// A vector's elements without a reference to them; freed when it goes.
+struct Parts<T> {
+    start: NonNull<T>,
+    capacity: usize,
+}
+
+// SAFETY: it only frees the elements, and elements are plain numbers.
+unsafe impl<T: Send> Send for Parts<T> {}
+// SAFETY: a shared reference to it gives nothing.
+unsafe impl<T: Send> Sync for Parts<T> {}
+
+impl<T> Drop for Parts<T> {
+    fn drop(&mut self) {
+        // SAFETY: the parts of a vector that was taken apart and is put together once. Elements are plain numbers, so a
+        // length of 0 leaks none.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), 0, self.capacity) });
+    }
+}
+
+/// The vector's elements, without a copy.
+///
+/// ```
+/// use tilewire::Tensor;
+/// let x = Tensor::from(vec![1u8, 2, 3]);
+/// x.set(0, 7);
+/// assert_eq!(x.to_vec(), [7, 2, 3]);
+/// ```
+impl<T: Element> From<Vec<T>> for Tensor<T> {
+    fn from(data: Vec<T>) -> Self {
+        let mut data = ManuallyDrop::new(data);
+        let (len, capacity) = (data.len(), data.capacity());
+        let start = NonNull::new(data.as_mut_ptr()).expect("a vector's pointer is not null");
+        let keep = Arc::new(Parts { start, capacity });
+        // SAFETY: `keep` has the only pointer to these `len` elements, aligned and initialised, and frees them when it
+        // is dropped. It holds no reference to them.
+        unsafe { Tensor::from_raw(start, len, keep) }
+    }
+}

@@ -1,0 +1,355 @@
+//! Rows and columns of a tensor, and how shapes of more axes become those.
+#![forbid(unsafe_code)]
+
+use super::memory::Memory;
+use super::rows::Rows;
+use std::fmt;
+use std::ops::Range;
+
+/// Rows and columns of elements, whose rows begin `stride` elements apart. One dimension is one row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grid {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    /// Distance between rows: not less than the columns, or 0 if all rows are the same elements. With one row, or none
+    /// between rows, it is the columns.
+    pub(crate) stride: usize,
+}
+
+/// The two axes of a tensor. Chunks of a collective divide one of them: see
+/// [`along`](crate::collective::Collective::along).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Axis {
+    /// A chunk is some neighbouring rows.
+    #[default]
+    Rows,
+    /// A chunk is some neighbouring columns of every row.
+    Cols,
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Axis::Rows => "rows",
+            Axis::Cols => "columns",
+        })
+    }
+}
+
+/// Why memory cannot have a shape.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// Rows begin closer together than they are long.
+    #[non_exhaustive]
+    Overlapping {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// Distance between rows.
+        stride: usize,
+    },
+    /// The shape does not end inside the memory.
+    #[non_exhaustive]
+    TooShort {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// Distance between rows.
+        stride: usize,
+        /// Elements needed from the first to the last.
+        needed: usize,
+        /// Elements there are.
+        len: usize,
+    },
+    /// A tensor with gaps between its rows cannot be cut or counted in another way.
+    #[non_exhaustive]
+    Gaps {
+        /// Rows of the tensor.
+        rows: usize,
+        /// Columns of the tensor.
+        cols: usize,
+        /// Distance between its rows.
+        stride: usize,
+        /// The shape asked for.
+        wanted: [usize; 2],
+    },
+    /// A shape with another number of elements.
+    #[non_exhaustive]
+    Elements {
+        /// The shape asked for.
+        wanted: [usize; 2],
+        /// Elements there are.
+        len: usize,
+    },
+    /// Axes that are no rows and columns: the elements of a row are not neighbours, or three axes have distances of
+    /// their own.
+    #[non_exhaustive]
+    Axes {
+        /// The extents.
+        shape: Vec<usize>,
+        /// Distances between neighbours on each axis, in elements.
+        strides: Vec<isize>,
+        /// What is wrong with them.
+        why: &'static str,
+    },
+    /// A number of extents that differs from the number of strides.
+    #[non_exhaustive]
+    Count {
+        /// Number of extents.
+        shape: usize,
+        /// Number of strides.
+        strides: usize,
+    },
+    /// An address that elements of this type cannot have.
+    #[non_exhaustive]
+    Unaligned {
+        /// The address.
+        address: usize,
+        /// The alignment it must have.
+        align: usize,
+    },
+    /// An address of nothing.
+    #[non_exhaustive]
+    Null {
+        /// Elements that should lie there.
+        len: usize,
+    },
+}
+
+errors! {
+    enum ShapeError {
+        Overlapping { rows, cols, stride } =>
+            "{rows} rows of {cols} elements that begin {stride} apart overlap: the stride must be at least {cols}, or 0 \
+             for rows that are all the same elements",
+        TooShort { rows, cols, stride, needed, len } =>
+            "{rows} rows of {cols} elements that begin {stride} apart need {needed} elements, but there are {len}",
+        Gaps { rows, cols, stride, wanted: [wanted_rows, wanted_cols] } =>
+            "[{rows}, {cols}] elements with rows {stride} apart cannot become [{wanted_rows}, {wanted_cols}] in place: \
+             there are gaps between the rows; call contiguous() first, which copies",
+        Elements { wanted: [rows, cols], len } =>
+            "[{rows}, {cols}] is not a shape of {len} elements: the product must be {len}",
+        Axes { shape, strides, why } =>
+            "shape {shape:?} with strides {strides:?} is not rows and columns of neighbouring elements: {why}; copy it \
+             first (.contiguous())",
+        Count { shape, strides } => "{shape} extents with {strides} strides: there must be one stride for each extent",
+        Unaligned { address, align } => "address {address:#x} is no multiple of {align}, as its elements need",
+        Null { len } => "{len} elements at address 0: give the address of the first one",
+    }
+}
+
+impl Grid {
+    /// One dimension.
+    pub(crate) const fn flat(len: usize) -> Grid {
+        Grid { rows: 1, cols: len, stride: len }
+    }
+
+    /// Rows at equal distances.
+    pub(crate) fn new(rows: usize, cols: usize, stride: usize) -> Result<Grid, ShapeError> {
+        if rows <= 1 || cols == 0 {
+            return Ok(Grid { rows, cols, stride: cols });
+        }
+        if stride != 0 && stride < cols || span_of(rows, cols, stride).is_none() {
+            return Err(ShapeError::Overlapping { rows, cols, stride });
+        }
+        Ok(Grid { rows, cols, stride })
+    }
+
+    /// Rows and columns for axes of any number, outermost first: axes that follow each other without a gap become one.
+    pub(crate) fn of_axes(shape: &[usize], strides: &[isize]) -> Result<Grid, ShapeError> {
+        if shape.len() != strides.len() {
+            return Err(ShapeError::Count { shape: shape.len(), strides: strides.len() });
+        }
+        let refused = |why| Err(ShapeError::Axes { shape: shape.to_vec(), strides: strides.to_vec(), why });
+        let Some(len) = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) else {
+            return refused("it has more elements than the address space");
+        };
+        if len == 0 {
+            return Ok(Grid::flat(0));
+        }
+        // From the innermost axis outwards: (extent, stride).
+        let mut axes: Vec<(usize, usize)> = Vec::new();
+        for (&extent, &stride) in shape.iter().zip(strides).rev().filter(|&(&extent, _)| extent != 1) {
+            let Ok(stride) = usize::try_from(stride) else { return refused("a stride is negative") };
+            match axes.last_mut() {
+                // The outer axis continues the inner one. Axes that both repeat are one, too.
+                Some((inner, by)) if inner.checked_mul(*by) == Some(stride) => *inner *= extent,
+                _ => axes.push((extent, stride)),
+            }
+        }
+        match axes[..] {
+            [] => Ok(Grid::flat(1)),
+            [(cols, 1)] => Ok(Grid::flat(cols)),
+            // One column.
+            [(rows, stride)] => Grid::new(rows, 1, stride),
+            [(cols, 1), (rows, stride)] => Grid::new(rows, cols, stride),
+            [(_, by), _] if by != 1 => refused("neighbours on the last axis are not neighbours in memory"),
+            _ => refused("more than two axes have strides of their own"),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// Elements from the first to the last, gaps included.
+    pub(crate) fn span(&self) -> usize {
+        if self.len() == 0 { 0 } else { span_of(self.rows, self.cols, self.stride).expect("checked when it was made") }
+    }
+
+    /// True if positions are places: there are neither gaps nor repetitions.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        self.rows <= 1 || self.stride == self.cols
+    }
+
+    /// True if all rows are the same elements.
+    pub(crate) fn is_expanded(&self) -> bool {
+        self.rows > 1 && self.cols > 0 && self.stride == 0
+    }
+
+    /// The place of element `i`.
+    #[inline]
+    pub(crate) fn place(&self, i: usize) -> usize {
+        if self.is_contiguous() { i } else { i / self.cols * self.stride + i % self.cols }
+    }
+
+    /// The bytes of elements of `size` bytes, from the first one on.
+    pub(crate) fn bytes(&self, size: usize) -> Option<Rows> {
+        let [cols, stride] = [self.cols, self.stride].map(|elements| elements.checked_mul(size));
+        match self.is_expanded() {
+            true => Rows::new(1, cols?, cols?),
+            false => Rows::new(self.rows, cols?, stride?),
+        }
+    }
+
+    /// Elements `range`, with the place of the first. `None` if they are neither whole rows nor part of one.
+    pub(crate) fn slice(&self, range: &Range<usize>) -> Option<(usize, Grid)> {
+        let len = range.len();
+        if self.is_contiguous() || len == 0 {
+            return Some((if len == 0 { 0 } else { range.start }, Grid::flat(len)));
+        }
+        let (row, col) = (range.start / self.cols, range.start % self.cols);
+        if col + len <= self.cols {
+            return Some((row * self.stride + col, Grid::flat(len)));
+        }
+        let whole = col == 0 && len.is_multiple_of(self.cols);
+        whole.then(|| (row * self.stride, self.cut(len / self.cols, self.cols)))
+    }
+
+    /// As [`slice`](Grid::slice).
+    ///
+    /// # Panics
+    /// If the range does not lie inside, or crosses a gap.
+    pub(crate) fn sliced(&self, range: &Range<usize>) -> (usize, Grid) {
+        let Grid { rows, cols, stride } = *self;
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "slice {range:?} of a tensor of {} elements",
+            self.len()
+        );
+        self.slice(range).unwrap_or_else(|| {
+            panic!(
+                "slice {range:?} of a tensor of [{rows}, {cols}] with rows {stride} apart crosses a gap: take rows(..) or \
+                 columns(..) of it, or a slice of contiguous()"
+            )
+        })
+    }
+
+    /// The part of a memory that these elements of `size` bytes are, with the first of them in this place.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub(crate) fn memory(&self, of: &Memory, first: usize, size: usize) -> Memory {
+        of.rows_at(first * size, self.bytes(size).expect("it lies in a larger tensor"))
+    }
+
+    /// Some neighbouring rows or columns, with the place of the first.
+    ///
+    /// # Panics
+    /// If there are no such rows or columns.
+    pub(crate) fn part(&self, axis: Axis, range: &Range<usize>) -> (usize, Grid) {
+        let extent = self.extent(axis);
+        assert!(range.start <= range.end && range.end <= extent, "{axis} {range:?} of a tensor that has {extent}");
+        match axis {
+            _ if range.is_empty() => (0, Grid::flat(0)),
+            Axis::Rows => (range.start * self.stride, self.cut(range.len(), self.cols)),
+            Axis::Cols => (range.start, self.cut(self.rows, range.len())),
+        }
+    }
+
+    /// The extent of an axis.
+    pub(crate) fn extent(&self, axis: Axis) -> usize {
+        match axis {
+            Axis::Rows => self.rows,
+            Axis::Cols => self.cols,
+        }
+    }
+
+    fn cut(&self, rows: usize, cols: usize) -> Grid {
+        Grid::new(rows, cols, self.stride).expect("fewer elements with the same stride")
+    }
+}
+
+fn span_of(rows: usize, cols: usize, stride: usize) -> Option<usize> {
+    (rows - 1).checked_mul(stride)?.checked_add(cols)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn collapsed_axes_put_every_element_where_its_strides_say(
+            extents in proptest::collection::vec(0usize..4, 0..5), gaps in proptest::collection::vec(0usize..3, 5)
+        ) {
+            // Distances of a nested array with a gap after some of its axes.
+            let mut strides = vec![0isize; extents.len()];
+            let mut step = 1;
+            for (axis, &extent) in extents.iter().enumerate().rev() {
+                strides[axis] = step as isize;
+                step = step * extent.max(1) + if gaps[axis] == 2 { 3 } else { 0 };
+            }
+            let mut places = vec![0usize];
+            for (&extent, &stride) in extents.iter().zip(&strides) {
+                places = places.iter().flat_map(|&at| (0..extent).map(move |k| at + k * stride as usize)).collect();
+            }
+            match Grid::of_axes(&extents, &strides) {
+                Ok(grid) => {
+                    prop_assert_eq!((0..grid.len()).map(|i| grid.place(i)).collect::<Vec<_>>(), places);
+                }
+                // At least three axes of more than one element, two of them with gaps inside.
+                Err(error) => {
+                    prop_assert!(extents.iter().filter(|&&n| n > 1).count() >= 3, "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn axes_that_are_no_rows_and_columns_are_refused_with_the_remedy() {
+        for (shape, strides, why) in [
+            (&[4, 3][..], &[1, 4][..], "neighbours on the last axis"),
+            (&[2, 3, 4], &[100, 10, 1], "more than two axes"),
+            (&[4, 3], &[-3, 1], "negative"),
+            (&[4, 3], &[8, 2], "neighbours on the last axis"),
+            (&[4, 2, 3], &[0, 0, 0], "neighbours"),
+        ] {
+            match Grid::of_axes(shape, strides) {
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains(why) && text.contains("contiguous()"), "{text}");
+                }
+                // One element, repeated: rows of one column.
+                Ok(grid) => assert!(grid.is_expanded() && why == "neighbours", "{grid:?}"),
+            }
+        }
+        assert!(matches!(Grid::of_axes(&[4, 3], &[2, 1]), Err(ShapeError::Overlapping { .. })));
+        assert!(matches!(Grid::of_axes(&[4, 3], &[2]), Err(ShapeError::Count { .. })));
+        assert_eq!(Grid::of_axes(&[5, 1, 3], &[3, 7, 1]), Ok(Grid::flat(15)));
+        assert_eq!(Grid::of_axes(&[5, 3], &[0, 1]), Ok(Grid { rows: 5, cols: 3, stride: 0 }));
+    }
+}

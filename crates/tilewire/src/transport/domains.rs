@@ -1,0 +1,119 @@
+//! Which ranks map each other's memory.
+//!
+//! A *domain* is a set of ranks of which each maps the memory of every other. Ranks of one host are usually one domain.
+//! Ranks of different domains hear of each other through the bootstrap alone (`herald.rs`).
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// Which ranks of a world map each other's segments, if ranks are processes. Ranks that are threads share one address
+/// space and always do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Domains {
+    /// All ranks. A rank on another host is an error.
+    #[default]
+    One,
+    /// Those that reach each other, both ways: the ranks of each host, if they run as one user in one network
+    /// namespace. The ranks find out when they meet.
+    Found,
+    /// These. Every rank is in exactly one domain, and the ranks of a domain are on one host.
+    Given(Vec<Vec<u32>>),
+}
+
+impl Domains {
+    /// Each rank is a domain of its own.
+    pub fn alone(ranks: usize) -> Domains {
+        Domains::Given((0..ranks as u32).map(|rank| vec![rank]).collect())
+    }
+
+    /// Why these cannot be the domains of a world of this many ranks, if so.
+    pub(crate) fn objection(&self, ranks: usize) -> Option<String> {
+        match self {
+            Domains::Given(domains) if !is_partition(domains, ranks) => {
+                Some(format!("the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once"))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Domains {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Domains::One => f.write_str("one"),
+            Domains::Found => f.write_str("found"),
+            Domains::Given(domains) => write!(f, "{domains:?}"),
+        }
+    }
+}
+
+/// True if every rank is in exactly one domain, and no domain is empty.
+pub(crate) fn is_partition(domains: &[Vec<u32>], ranks: usize) -> bool {
+    let mut all: Vec<u32> = domains.iter().flatten().copied().collect();
+    all.sort_unstable();
+    all.iter().copied().eq(0..ranks as u32) && domains.iter().all(|domain| !domain.is_empty())
+}
+
+/// The domain that a rank is in.
+pub(crate) fn domain_of(domains: &[Vec<u32>], rank: usize) -> &[u32] {
+    let of = domains.iter().find(|domain| domain.contains(&(rank as u32)));
+    of.expect("every rank is in a domain")
+}
+
+/// Domains from what each rank reaches: `reached[a][b]` says that a reaches b. All ranks compute this from the same
+/// table, so all get the same domains. In rank order, each rank joins the first domain of which it reaches every member
+/// and every member reaches it.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) fn from_reach(reached: &[Vec<bool>]) -> Vec<Vec<u32>> {
+    let both_ways = |a: usize, b: usize| reached[a][b] && reached[b][a];
+    let mut domains: Vec<Vec<u32>> = Vec::new();
+    for rank in 0..reached.len() {
+        match domains.iter_mut().find(|domain| domain.iter().all(|&member| both_ways(rank, member as usize))) {
+            Some(domain) => domain.push(rank as u32),
+            None => domains.push(vec![rank as u32]),
+        }
+    }
+    domains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks with the same letter are on one host.
+    fn hosts(of: &str) -> Vec<Vec<bool>> {
+        of.chars().map(|a| of.chars().map(|b| a == b).collect()).collect()
+    }
+
+    #[test]
+    fn ranks_that_reach_each_other_are_a_domain_wherever_they_stand() {
+        assert_eq!(from_reach(&hosts("aabb")), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(from_reach(&hosts("abab")), [vec![0, 2], vec![1, 3]], "no arithmetic on rank numbers");
+        assert_eq!(from_reach(&hosts("aaba")), [vec![0, 1, 3], vec![2]]);
+        assert_eq!(from_reach(&hosts("")), [[0u32; 0]; 0]);
+    }
+
+    #[test]
+    fn a_rank_that_is_reached_one_way_only_is_not_in_the_domain() {
+        let mut table = hosts("aaa");
+        table[2][0] = false;
+        assert_eq!(from_reach(&table), [vec![0, 1], vec![2]]);
+        table[1][2] = false;
+        assert_eq!(from_reach(&table), [vec![0, 1], vec![2]]);
+        table[0][1] = false;
+        assert_eq!(from_reach(&table), [vec![0], vec![1], vec![2]]);
+    }
+
+    #[test]
+    fn given_domains_are_a_partition() {
+        let of = |domains: &[&[u32]]| domains.iter().map(|domain| domain.to_vec()).collect::<Vec<_>>();
+        assert!(is_partition(&of(&[&[2, 0], &[1]]), 3));
+        for bad in [&[&[0, 1][..]][..], &[&[0], &[1], &[1]], &[&[0, 1, 3]], &[&[0, 1, 2], &[]]] {
+            assert!(!is_partition(&of(bad), 3), "{bad:?}");
+            assert!(Domains::Given(of(bad)).objection(3).is_some());
+        }
+        assert_eq!(Domains::alone(2).objection(2), None);
+        assert_eq!(domain_of(&of(&[&[2, 0], &[1]]), 2), [2, 0]);
+    }
+}

@@ -1,0 +1,161 @@
+//! Everything over the network, and over meshes of processes on one host.
+
+use super::suite::{all, digest, expected, fabric, mesh, staged};
+use std::time::{Duration, Instant};
+use tilewire::transport::{RankError, World};
+use tilewire::{Tensor, all_gather, sendrecv};
+use tilewire_testkit::job::Member;
+use tilewire_testkit::libfabric;
+use tilewire_testkit::ranks::{join_within, start};
+
+/// Runs `body` in worlds of processes; it returns a digest, which must be that of shared memory.
+#[track_caller]
+fn gives_the_bytes_of_shared_memory(test: &str, ranks: &[usize], body: fn(&World) -> Result<u64, RankError>) {
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join_within(&mut member, "60s");
+        let result = body(&world).map_err(|error| error.to_string());
+        return member.report(format!("{result:?}"));
+    }
+    if libfabric::find().is_none() {
+        return;
+    }
+    for &ranks in ranks {
+        let (mut job, _store) = start(test, ranks);
+        job.allow(Duration::from_secs(120));
+        for (rank, digest) in expected(ranks).iter().enumerate() {
+            assert_eq!(job.report(rank), format!("Ok({digest})"), "rank {rank} of {ranks}");
+        }
+        job.finish();
+    }
+}
+
+fn over(world: &World, provider: &str) -> Result<u64, RankError> {
+    let link = fabric(world, provider)?;
+    assert!(link.to_string().contains(provider), "{link}");
+    let result = digest(&all(&link)?);
+    assert!(link.carried_bytes() > 0);
+    link.close()?;
+    Ok(result)
+}
+
+#[test]
+fn everything_arrives_over_tcp() {
+    let test = "fabric::everything_arrives_over_tcp";
+    gives_the_bytes_of_shared_memory(test, &[2, 3, 4], |world| over(world, "tcp"));
+}
+
+/// This provider orders nothing.
+#[test]
+fn everything_arrives_over_shm_in_any_order() {
+    let test = "fabric::everything_arrives_over_shm_in_any_order";
+    gives_the_bytes_of_shared_memory(test, &[2, 3, 4], |world| over(world, "shm"));
+}
+
+#[test]
+fn domains_that_are_given_are_joined_by_the_network() {
+    let test = "fabric::domains_that_are_given_are_joined_by_the_network";
+    gives_the_bytes_of_shared_memory(test, &[4], |world| {
+        let mut results = Vec::new();
+        for domains in [vec![vec![0, 1], vec![2, 3]], vec![vec![0, 2], vec![1, 3]], vec![vec![0], vec![1, 2, 3]]] {
+            let link = mesh(world, Some(domains.clone()), "tcp")?;
+            assert_eq!(link.domains(), domains);
+            results.push(digest(&all(&link)?));
+            link.close()?;
+        }
+        assert!(results.iter().all(|result| *result == results[0]));
+        Ok(results[0])
+    });
+}
+
+/// Without a word about domains, processes of one host are one, and no network is asked for.
+#[test]
+fn the_processes_of_a_host_find_that_they_are_one_domain() {
+    let test = "fabric::the_processes_of_a_host_find_that_they_are_one_domain";
+    gives_the_bytes_of_shared_memory(test, &[3], |world| {
+        let link = mesh(world, None, "no such provider")?;
+        assert_eq!((link.domains(), link.carried_bytes()), (&[vec![0, 1, 2]][..], 0));
+        assert!(link.network().is_none());
+        let result = digest(&all(&link)?);
+        link.close()?;
+        Ok(result)
+    });
+}
+
+/// Writes of peers land while their receiver does something else, and while it closes.
+#[test]
+fn what_is_sent_lands_while_the_receiver_computes() {
+    let test = "fabric::what_is_sent_lands_while_the_receiver_computes";
+    gives_the_bytes_of_shared_memory(test, &[2], |world| {
+        let link = fabric(world, "tcp")?;
+        let (peer, me) = (world.next(), world.rank().number());
+        let (inp, out) = (Tensor::from_slice(&[me; 64]), Tensor::<u32>::zeros(64));
+        let mut exchange = sendrecv(&link, &out, &inp, peer, peer).config(staged(256, 8)).build()?;
+        exchange.run()?;
+        if me == 1 {
+            // Its credits and data must go although nobody of this rank waits.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let start = Instant::now();
+        exchange.run()?;
+        assert!(me == 0 || start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert_eq!(out.to_vec(), [1 - me; 64]);
+        drop(exchange);
+        let result = digest(&all(&link)?);
+        link.close()?;
+        Ok(result)
+    });
+}
+
+/// Transports come and go in one world; nothing stays behind in this process.
+#[test]
+fn transports_come_and_go() {
+    let test = "fabric::transports_come_and_go";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join_within(&mut member, "60s");
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let mut first = None;
+        for _ in 0..super::suite::rounds(5) {
+            let link = fabric(&world, "tcp").unwrap();
+            let (one, both) = (Tensor::from_slice(&[world.rank().number()]), Tensor::<u32>::zeros(2));
+            all_gather(&link, &both, &one).run().unwrap();
+            assert_eq!(both.to_vec(), [0, 1]);
+            link.close().unwrap();
+            let start = *first.get_or_insert(open());
+            assert!(open() <= start + 2, "{} files are open, at first {start}", open());
+        }
+        return member.report("done");
+    }
+    if libfabric::find().is_none() {
+        return;
+    }
+    let (mut job, _store) = start(test, 2);
+    job.allow(Duration::from_secs(120));
+    job.expect(0..2, "done");
+    job.finish();
+}
+
+/// An idle rank takes next to no processor time.
+#[test]
+fn an_idle_rank_sleeps() {
+    let test = "fabric::an_idle_rank_sleeps";
+    gives_the_bytes_of_shared_memory(test, &[2], |world| {
+        let link = fabric(world, "tcp")?;
+        let result = digest(&all(&link)?);
+        std::thread::sleep(Duration::from_millis(1500));
+        let before = processor_time();
+        std::thread::sleep(Duration::from_secs(2));
+        let used = processor_time() - before;
+        // Three percent: ticks are coarse.
+        assert!(used <= Duration::from_millis(60), "{used:?} in two seconds");
+        world.bootstrap().barrier("measured", world.deadline())?;
+        link.close()?;
+        Ok(result)
+    });
+}
+
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = [fields[11], fields[12]].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}

@@ -1,0 +1,190 @@
+//! Rows, columns, foreign memory and rebinding on a GPU; without one these tests say so and pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tilewire::collective::RebindError;
+use tilewire::cuda::{CudaError, Device};
+use tilewire::link::{NvlOptions, NvlTransport, Window};
+use tilewire::tensor::{Axis, Foreign};
+use tilewire::transport::World;
+use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, map};
+
+fn device() -> Option<Arc<Device>> {
+    match Device::open(0) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            let required =
+                std::env::var("TILEWIRE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "cuda"));
+            assert!(!required, "a GPU is required: {error}");
+            println!("SKIP: {error}");
+            None
+        }
+    }
+}
+
+/// A matrix on the device whose element `i` is `first + i`.
+fn matrix(device: &Arc<Device>, rows: usize, cols: usize, first: usize) -> Result<Tensor<f32>, CudaError> {
+    let data: Vec<f32> = (0..rows * cols).map(|i| ((first + i) % 65_536) as f32).collect();
+    Ok(device.tensor(&data)?.reshape(rows, cols).expect("as many elements"))
+}
+
+#[test]
+fn columns_on_a_gpu_are_those_of_the_host_and_their_neighbours_stay() {
+    let Some(device) = device() else { return };
+    for (rows, stride, from, to, cols) in
+        [(1, 8, 0, 3, 5), (33, 64, 16, 32, 16), (300, 77, 5, 40, 31), (64, 4096, 1024, 2048, 1024), (5000, 3, 1, 2, 1)]
+    {
+        let (x, y) = (matrix(&device, rows, stride, 1).unwrap(), matrix(&device, rows, stride, 50_000).unwrap());
+        let scale = matrix(&device, rows, stride, 7).unwrap().columns(from..from + cols);
+        let before = y.to_vec();
+        map(&y.columns(to..to + cols), &x.columns(from..from + cols))
+            // A captured tensor that is strided, too.
+            .produce(|c| c.input.load(c.pos()) + c.captured(&scale).matrix().at(c.row(), c.col()))
+            .chunk_shape(rows, cols)
+            .run()
+            .unwrap();
+        let (x, after, scale) = (x.to_vec(), y.to_vec(), scale.to_vec());
+        for i in 0..rows * stride {
+            let (row, col) = (i / stride, i % stride);
+            let must = match (to..to + cols).contains(&col) {
+                true => x[row * stride + from + col - to] + scale[row * cols + col - to],
+                false => before[i],
+            };
+            assert_eq!(after[i], must, "row {row}, column {col} of {rows} rows {stride} apart");
+        }
+    }
+}
+
+#[test]
+fn ranks_on_a_gpu_send_columns_by_every_protocol() {
+    let Some(device) = device() else { return };
+    let (ranks, rows, cols) = (3, 70, 24);
+    let world = World::threads(ranks).deadline(Duration::from_secs(60));
+    let result = world.run(|world| {
+        let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
+        let me = world.rank().index();
+        let wide = 3 * ranks * cols;
+        let inp = matrix(&device, rows, wide, 1000 * me)?.columns(ranks * cols..2 * ranks * cols);
+        let element =
+            |rank: usize, row: usize, col: usize| ((1000 * rank + row * wide + ranks * cols + col) % 65_536) as f32;
+        for primitive in
+            [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Bulk), Some(Primitive::Direct)]
+        {
+            let len = ranks * rows * cols;
+            let window = Window::<f32>::allocate(&link, len)?;
+            let out = match primitive {
+                Some(Primitive::Direct) => window.tensor().clone(),
+                _ => device.zeros::<f32>(len)?,
+            };
+            let out = out.reshape(rows, ranks * cols)?;
+            let mut op = all_to_all(&link, &out, &inp).along(Axis::Cols);
+            if let Some(primitive) = primitive {
+                op = op.primitive(primitive);
+            }
+            if primitive == Some(Primitive::Direct) {
+                op = op.window(&window);
+            }
+            let mut op = op.build()?;
+            for _ in 0..3 {
+                op.run()?;
+            }
+            op.sync()?;
+            drop(op);
+            for (i, got) in out.to_vec().into_iter().enumerate() {
+                let (row, col) = (i / (ranks * cols), i % (ranks * cols));
+                let must = element(col / cols, row, me * cols + col % cols);
+                assert_eq!(got, must, "{primitive:?}: row {row}, column {col} of rank {me}");
+            }
+            // In place along columns.
+            let mine = out.columns(me * cols..(me + 1) * cols);
+            mine.fill(me as f32 + 1.0);
+            if primitive != Some(Primitive::Direct) {
+                all_gather(&link, &out, &mine).along(Axis::Cols).run()?;
+                assert_eq!(out.rows(7..8).to_vec()[cols..2 * cols], vec![2.0; cols]);
+            }
+        }
+        let (x, y) = (inp.columns(0..cols), device.zeros::<f32>(rows * cols)?.reshape(rows, cols)?);
+        all_reduce(&link, &y, &x).run()?;
+        let must: f32 = (0..ranks).map(|rank| element(rank, 3, 5)).sum();
+        assert_eq!(y.get(3 * cols + 5), must);
+        Ok(link.close()?)
+    });
+    result.unwrap();
+}
+
+#[test]
+fn a_rebind_on_a_gpu_patches_parameters_and_graphs_keep_theirs() {
+    let Some(device) = device() else { return };
+    let tensors: Vec<Tensor<f32>> = (0..4).map(|k| matrix(&device, 64, 64, 1000 * k).unwrap()).collect();
+    let out = device.zeros::<f32>(64 * 64).unwrap().reshape(64, 64).unwrap();
+    let mut op = map(&out, &tensors[0]).produce(|c| c.input.load(c.pos()) * 2.0).build().unwrap();
+    for k in 0..10_000 {
+        op.rebind(&out, &tensors[k % 4]).unwrap();
+        if k % 50 == 0 {
+            op.run().unwrap();
+            assert_eq!(out.get(5), 2.0 * (1000 * (k % 4) + 5) as f32);
+        }
+    }
+    // Two launches of two bindings in flight, and a tensor that its owner lets go of.
+    let other = device.zeros::<f32>(64 * 64).unwrap().reshape(64, 64).unwrap();
+    op.run().unwrap();
+    op.rebind(&other, &matrix(&device, 64, 64, 7).unwrap()).unwrap();
+    op.run().unwrap();
+    op.sync().unwrap();
+    assert_eq!(other.get(1), 16.0);
+    let odd = device.zeros::<f32>(64 * 64 + 1).unwrap().slice(1..64 * 64 + 1).reshape(64, 64).unwrap();
+    let error = op.rebind(&out, &odd).unwrap_err();
+    assert!(matches!(error, RunError::Rebind(RebindError::Alignment { .. })), "{error}");
+    let host = Tensor::<f32>::zeros(64 * 64).reshape(64, 64).unwrap();
+    assert!(matches!(op.rebind(&out, &host), Err(RunError::Rebind(RebindError::Reach { .. }))));
+
+    // A captured launch keeps what it was captured with.
+    let world = World::threads(1);
+    let result = world.run(|world| {
+        let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
+        let stream = &link.seat().stream.clone();
+        let (first, second) = (matrix(&device, 8, 8, 0)?.columns(2..6), matrix(&device, 8, 8, 500)?.columns(2..6));
+        let out = device.zeros::<f32>(32)?.reshape(8, 4)?;
+        let mut op = all_gather(&link, &out, &first).build()?;
+        op.run()?;
+        let graph = stream.capture(&[], || op.run())?;
+        op.rebind(&out, &second)?;
+        op.run()?;
+        op.sync()?;
+        assert_eq!(out.get(0), 502.0);
+        first.set(0, 77.0);
+        for k in 0..1000 {
+            first.set(1, k as f32);
+            graph.replay(stream)?;
+            stream.sync()?;
+            if k % 100 == 0 {
+                assert_eq!((out.get(0), out.get(1)), (77.0, k as f32));
+            }
+        }
+        drop((graph, op));
+        Ok(link.close()?)
+    });
+    result.unwrap();
+}
+
+#[test]
+fn foreign_device_memory_is_used_in_place_and_kept_alive() {
+    let Some(device) = device() else { return };
+    // Somebody's matrix on the device: its address, and what keeps it.
+    let theirs = matrix(&device, 16, 32, 0).unwrap();
+    let (address, keep) = (theirs.memory().start().addr().get() as u64, Arc::new(theirs.memory().clone()));
+    let at = Foreign::Device { address: address + 4 * 8, device: 0, copies: device.copies() };
+    // SAFETY: `keep` keeps the memory, and only this thread uses it.
+    let columns = unsafe { Tensor::<f32>::foreign(at, &[16, 4], &[32, 1], keep.clone()) }.unwrap();
+    drop(theirs);
+    assert_eq!(columns.get(5), 41.0);
+    columns.set(5, -1.0);
+    let out = device.zeros::<f32>(64).unwrap().reshape(16, 4).unwrap();
+    let mut op = map(&out, &columns).produce(|c| c.input.load(c.pos()) + 1.0).build().unwrap();
+    drop(columns);
+    op.run().unwrap();
+    assert_eq!(Arc::strong_count(&keep), 2, "the prepared call keeps it");
+    assert_eq!((out.get(0), out.get(5)), (9.0, 0.0));
+    drop(op);
+    assert_eq!(Arc::strong_count(&keep), 1);
+}
