@@ -17,7 +17,7 @@
 //!   all earlier posts to the peer come before whatever the waiting role writes to their sources.
 //! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
 //!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
-//!   [`Proxy::settle`] is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
+//!   `Proxy::settle` is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
 //!   until both proxies have run.
 //! - **A thread of the rank** (`thread.rs`) drives it when no waiting thread does: while kernels of a GPU wait, and for
 //!   waiting threads that sleep (`duty.rs`). Ranks on CPUs need none over a carrier of this process.
