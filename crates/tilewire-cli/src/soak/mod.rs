@@ -18,12 +18,12 @@ mod usage;
 
 pub use options::Soak;
 
-use crate::run::{Case, Ranks, Transfer, Word, everywhere, prepare};
+use crate::run::{Case, Mesh, Ranks, Transfer, Word, everywhere, in_processes, prepare};
 use crate::table::hanging;
 use anyhow::Result;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 use tilewire::link::{AnyTransport, ShmOptions, ShmTransport};
@@ -38,9 +38,21 @@ const KEPT: usize = 4;
 /// Runs it; the status is success if everything was right and nothing grew.
 pub fn soak(soak: &Soak) -> Result<ExitCode> {
     let ranks = soak.ranks.unwrap_or_else(|| Ranks::Processes.unless_launched());
-    let count = (ranks != Ranks::Env).then_some(soak.count.unwrap_or(4)).or(soak.count);
+    let mesh = match soak.mesh(ranks) {
+        Ok(mesh) => mesh,
+        Err(why) => {
+            _ = writeln!(stderr(), "tilewire: {why}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let listed = mesh.as_ref().and_then(|mesh| mesh.count(soak.count).ok().flatten()).or(soak.count);
+    let count = (ranks != Ranks::Env).then_some(listed.unwrap_or(4)).or(listed);
+    if let (Ranks::Processes, Some(mesh), Some(count)) = (ranks, &mesh, count) {
+        let more = [vec!["--ranks".to_string(), count.to_string()], mesh.words_of_processes(count)].concat();
+        return in_processes(count, &more.iter().map(String::as_str).collect::<Vec<_>>());
+    }
     let words = [Word::new("--minutes", soak.minutes), Word::given("--seed", soak.seed)];
-    everywhere(ranks, count, &words, |world| soak_rank(world, soak))
+    everywhere(ranks, count, &words, |world| soak_rank(world, soak, mesh.as_ref()))
 }
 
 /// The work and the resources of one rank.
@@ -66,17 +78,21 @@ fn options(ranks: usize) -> ShmOptions {
     }
 }
 
-fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
+fn soak_rank(world: &World, soak: &Soak, mesh: Option<&Mesh>) -> Result<bool, RankError> {
     let me = world.rank().index();
     let seed = agreed_seed(world, soak.seed)?;
     if me == 0 {
         let Soak { minutes, .. } = soak;
-        writeln!(stdout(), "soak: {} ranks, {minutes} minutes, seed {seed}", world.size())?;
+        let over = mesh.map_or(String::new(), |mesh| format!(" over {}", mesh.describe(world.size())));
+        writeln!(stdout(), "soak: {} ranks{over}, {minutes} minutes, seed {seed}", world.size())?;
     }
-    let link = AnyTransport::from(ShmTransport::rendezvous(world, options(world.size()))?);
+    let link = match mesh {
+        Some(mesh) => mesh.rendezvous(world, options(world.size()))?,
+        None => AnyTransport::from(ShmTransport::rendezvous(world, options(world.size()))?),
+    };
     let mut account = Account { start: Usage::now()?, ..Account::default() };
     let (began, length) = (Instant::now(), Duration::from_secs_f64(60.0 * soak.minutes));
-    let mut plan = plan::Plan::new(seed, world.size());
+    let mut plan = plan::Plan::new(seed, world.size(), mesh.is_some());
     let mut floors = Floors::new(length);
     loop {
         batch(&link, &mut plan, seed, me, &mut account)?;

@@ -26,12 +26,14 @@ pub struct Plan {
     random: Random,
     ranks: usize,
     number: u64,
+    /// True if some ranks post to each other: then nothing goes in packets or windows.
+    posts: bool,
 }
 
 impl Plan {
     /// The plan of a seed.
-    pub fn new(seed: u64, ranks: usize) -> Plan {
-        Plan { random: Random::new(seed), ranks, number: 0 }
+    pub fn new(seed: u64, ranks: usize, posts: bool) -> Plan {
+        Plan { random: Random::new(seed), ranks, number: 0, posts }
     }
 
     /// The next round.
@@ -46,6 +48,7 @@ impl Plan {
     fn case(&mut self) -> Case {
         let random = &mut self.random;
         let primitive = random.pick(&PROTOCOLS);
+        let primitive = if self.posts && primitive.is_some() { Some(Primitive::Staged) } else { primitive };
         let dtype = random.pick(&Type::ALL);
         let is_possible = |hook: &Hook| {
             let is_stored_as_sent = *hook != Hook::Quantise || primitive != Some(Primitive::Direct);
@@ -102,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_plan_and_partners_agree() {
-        let (mut one, mut other) = (Plan::new(5, 4), Plan::new(5, 4));
+        let (mut one, mut other) = (Plan::new(5, 4, false), Plan::new(5, 4, false));
         let mut seen = [false; 3];
         for _ in 0..1000 {
             let round = one.next();

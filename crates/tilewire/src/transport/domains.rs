@@ -61,14 +61,13 @@ pub(crate) fn domain_of(domains: &[Vec<u32>], rank: usize) -> &[u32] {
     of.expect("every rank is in a domain")
 }
 
-/// Domains from what each rank reaches: `reached[a][b]` says that a reaches b. All ranks compute this from the same
-/// table, so all get the same domains. In rank order, each rank joins the first domain of which it reaches every member
-/// and every member reaches it.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-pub(super) fn from_reach(reached: &[Vec<bool>]) -> Vec<Vec<u32>> {
-    let both_ways = |a: usize, b: usize| reached[a][b] && reached[b][a];
+/// The ranks in domains, all members of which reach each other: `reaches(a, b)` says that a reaches b. All ranks compute
+/// this from the same table, so all get the same domains. In rank order, each rank joins the first domain of which it
+/// reaches every member and every member reaches it.
+pub(crate) fn grouped(ranks: usize, reaches: impl Fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
+    let both_ways = |a: usize, b: usize| reaches(a, b) && reaches(b, a);
     let mut domains: Vec<Vec<u32>> = Vec::new();
-    for rank in 0..reached.len() {
+    for rank in 0..ranks {
         match domains.iter_mut().find(|domain| domain.iter().all(|&member| both_ways(rank, member as usize))) {
             Some(domain) => domain.push(rank as u32),
             None => domains.push(vec![rank as u32]),
@@ -82,27 +81,26 @@ mod tests {
     use super::*;
 
     /// Ranks with the same letter are on one host.
-    fn hosts(of: &str) -> Vec<Vec<bool>> {
-        of.chars().map(|a| of.chars().map(|b| a == b).collect()).collect()
+    fn hosts(of: &str) -> Vec<Vec<u32>> {
+        let of: Vec<char> = of.chars().collect();
+        grouped(of.len(), |a, b| of[a] == of[b])
     }
 
     #[test]
     fn ranks_that_reach_each_other_are_a_domain_wherever_they_stand() {
-        assert_eq!(from_reach(&hosts("aabb")), [vec![0, 1], vec![2, 3]]);
-        assert_eq!(from_reach(&hosts("abab")), [vec![0, 2], vec![1, 3]], "no arithmetic on rank numbers");
-        assert_eq!(from_reach(&hosts("aaba")), [vec![0, 1, 3], vec![2]]);
-        assert_eq!(from_reach(&hosts("")), [[0u32; 0]; 0]);
+        assert_eq!(hosts("aabb"), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(hosts("ababc"), [vec![0, 2], vec![1, 3], vec![4]], "no arithmetic on rank numbers");
+        assert_eq!(hosts("aaba"), [vec![0, 1, 3], vec![2]]);
+        assert_eq!(hosts(""), [[0u32; 0]; 0]);
     }
 
     #[test]
-    fn a_rank_that_is_reached_one_way_only_is_not_in_the_domain() {
-        let mut table = hosts("aaa");
-        table[2][0] = false;
-        assert_eq!(from_reach(&table), [vec![0, 1], vec![2]]);
-        table[1][2] = false;
-        assert_eq!(from_reach(&table), [vec![0, 1], vec![2]]);
-        table[0][1] = false;
-        assert_eq!(from_reach(&table), [vec![0], vec![1], vec![2]]);
+    fn a_rank_that_reaches_only_some_of_a_domain_or_one_way_only_is_not_in_it() {
+        // A chain: each reaches its neighbours alone.
+        assert_eq!(grouped(4, |a, b| a.abs_diff(b) <= 1), [vec![0, 1], vec![2, 3]]);
+        // Rank 0 is reached by all, and nobody else by another.
+        assert_eq!(grouped(3, |_, b| b == 0), [vec![0], vec![1], vec![2]]);
+        assert_eq!(grouped(3, |a, b| a == 0 || b == 0), [vec![0, 1], vec![2]]);
     }
 
     #[test]

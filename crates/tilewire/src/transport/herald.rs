@@ -298,7 +298,8 @@ impl Log {
         }
         // Of the death of a near rank the monitor hears, which would also hear a goodbye before it.
         if !(self.is_near[rank] && code == AbortCode::Died) {
-            self.has_failed.store(true, Ordering::Relaxed);
+            // It goes into the log as well: the monitor of the lost rank's neighbour may be slow, and must not hear of this
+            // rank's leaving first.
             self.fail(Cause { code, rank, reason: 0 });
         }
     }

@@ -428,7 +428,7 @@ mod processes {
                     let what = format!("{} parts for {} ranks", table.len(), cards.len());
                     return Err(SegmentError::Malformed { rank: None, what });
                 }
-                Ok(domains::from_reach(&table))
+                Ok(domains::grouped(table.len(), |a, b| table[a][b]))
             }
         }
     }

@@ -6,6 +6,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+use crate::transport::domains::{grouped, is_partition};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{Rank, TransportError, host_name};
 
@@ -67,27 +68,12 @@ pub(super) fn found(
         return Err(TransportError::Peer { rank: Rank::new(rank as u32), what });
     }
     let bit = |from: usize, to: usize| told[from].last().is_some_and(|bits| bits.as_bytes()[to] == b'1');
-    Ok(grouped(world.size(), |a, b| bit(a, b) && bit(b, a)))
-}
-
-/// The ranks in domains, all members of which reach each other. A rank joins the first domain that it can.
-fn grouped(ranks: usize, both_reach: impl Fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
-    let mut domains: Vec<Vec<u32>> = Vec::new();
-    for rank in 0..ranks {
-        let fits = |domain: &&mut Vec<u32>| domain.iter().all(|&other| both_reach(rank, other as usize));
-        match domains.iter_mut().find(fits) {
-            Some(domain) => domain.push(rank as u32),
-            None => domains.push(vec![rank as u32]),
-        }
-    }
-    domains
+    Ok(grouped(world.size(), bit))
 }
 
 /// Every rank is in exactly one domain.
 pub(super) fn check(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportError> {
-    let mut all: Vec<u32> = domains.iter().flatten().copied().collect();
-    all.sort_unstable();
-    if all.iter().copied().eq(0..ranks as u32) && domains.iter().all(|domain| !domain.is_empty()) {
+    if is_partition(domains, ranks) {
         return Ok(());
     }
     Err(TransportError::Domains { domains: domains.to_vec(), ranks })
@@ -107,20 +93,6 @@ pub(super) fn domain_of(domains: &[Vec<u32>], rank: Rank) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::transport::World;
-
-    #[test]
-    fn ranks_that_reach_each_other_are_a_domain_wherever_their_numbers_are() {
-        let hosts = [7, 9, 7, 9, 5];
-        assert_eq!(grouped(5, |a, b| hosts[a] == hosts[b]), [vec![0, 2], vec![1, 3], vec![4]]);
-    }
-
-    #[test]
-    fn a_rank_that_reaches_only_some_of_a_domain_is_not_in_it() {
-        // A chain: each reaches its neighbours alone.
-        assert_eq!(grouped(4, |a, b| a.abs_diff(b) == 1), [vec![0, 1], vec![2, 3]]);
-        // Rank 0 reaches all, and nobody else reaches another.
-        assert_eq!(grouped(3, |a, b| a == 0 || b == 0), [vec![0, 1], vec![2]]);
-    }
 
     #[test]
     fn a_rank_is_in_a_domain_only_if_it_is_reached_too() {

@@ -62,8 +62,9 @@ const MOST_HELD: usize = 1024;
 const YIELDS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long to wait for the reason of a carrier's failure.
-const REASON: Duration = Duration::from_secs(1);
+/// How long to wait for the reason of a carrier's failure. It comes within milliseconds, and within a second or two where
+/// many ranks share a processor.
+const REASON: Duration = Duration::from_secs(3);
 
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
 pub struct Proxy {
