@@ -306,7 +306,7 @@ fn reductions_agree_to_the_bit_in_every_algorithm(link: &AnyTransport) -> Result
             let has_far = Rank::all(RANKS).any(|rank| link.link(rank).kind == LinkKind::Fabric);
             let built = all_reduce(link, &out, &inp).op(op).algorithm(algorithm).build();
             if algorithm == Algorithm::OneShot && has_far {
-                let error = built.err().expect("far peers take no packets").to_string();
+                let error = built.expect_err("far peers take no packets").to_string();
                 assert!(error.contains("use two-phase or ring"), "{error}");
                 continue;
             }

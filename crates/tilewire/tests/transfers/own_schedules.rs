@@ -22,7 +22,7 @@ const LEN: usize = ROWS * COLS;
 
 fn tiling() -> Tiling {
     let tiling = Tiling::shaped(ROWS, COLS, SLOT / 4, 1);
-    assert!(tiling.tile_cols() < COLS && COLS % tiling.tile_cols() != 0, "the last tiles of a row are narrow");
+    assert!(tiling.tile_cols() < COLS && !COLS.is_multiple_of(tiling.tile_cols()), "the last tiles of a row are narrow");
     tiling
 }
 

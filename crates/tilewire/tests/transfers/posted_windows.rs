@@ -205,7 +205,7 @@ fn a_window_that_is_shorter_than_its_chunk_is_refused() {
         let window = Window::<u32>::allocate(&link, if world.rank().index() == 0 { 100 } else { 60 })?;
         let inp = Tensor::<u32>::zeros(100);
         let is_sender = world.rank().index() == 0;
-        let error = is_sender.then(|| send(&link, &inp, peer).window(&window).build().err().expect("it is too short"));
+        let error = is_sender.then(|| send(&link, &inp, peer).window(&window).build().expect_err("it is too short"));
         Ok(error.map(|error| error.to_string()))
     });
     let said = errors[0].as_ref().expect("rank 0 sends");

@@ -195,7 +195,7 @@ fn operations_that_alternate_share_their_slots() {
                     assert_eq!(short.to_vec(), [launch << 8 | before.number(); 9]);
                 } else {
                     gather.run()?;
-                    assert!(long.to_vec().iter().enumerate().all(|(i, &x)| x == launch << 8 | i as u32 / 9));
+                    assert!(long.to_vec().iter().enumerate().all(|(i, &x)| x == (launch << 8) | (i as u32 / 9)));
                 }
             }
             drop((shift, gather));
