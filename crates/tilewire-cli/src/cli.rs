@@ -418,7 +418,6 @@ mod tests {
             ("check all --domains 0|1", "--domains 0|1 is for --transport mesh, not shm"),
             ("verify --transport nvl", "[possible values: shm, loop, mesh, fabric]"),
             ("verify --transport fabric --shuffle 2", "--shuffle 2 is for --transport loop or mesh"),
-            ("verify --transport mesh --engine cuda", "--engine cuda does not go over --transport mesh"),
             ("verify --transport loop --world processes", "--world processes: --transport loop joins threads"),
             (
                 "verify --transport mesh --domains 0,2|1,3 --ranks 2,4",

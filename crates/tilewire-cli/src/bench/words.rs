@@ -433,7 +433,7 @@ mod tests {
             ("all_reduce --transport shm --engine cuda", "--transport shm is for --engine cpu"),
             ("sendrecv --transport loop --engine cuda --cases small", "there is no case 'small'; there are: post"),
             ("sendrecv --transport mesh --domains 0,1|2 --engine cuda", "--domains 0,1|2 lists 2: 2 ranks are 0 to 1"),
-            ("all_reduce --transport nvl", "[possible values: shm, loop, mesh]"),
+            ("all_reduce --transport nvl", "[possible values: shm, loop, mesh, fabric]"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

@@ -524,7 +524,7 @@ mod tests {
                 let must = plan.is_possible() && !(collective.reduces() && primitive == Some(Primitive::Bulk));
                 let must = must && (mesh.is_some() || algorithm != Algorithm::TwoLevel);
                 let is = |met: &Plan| {
-                    let ways = met.algorithm.is_none_or(|way| way == algorithm);
+                    let ways = met.algorithm.map_or(algorithm != Algorithm::TwoLevel, |way| way == algorithm);
                     ways && met.collective == collective && met.case.config.primitive == primitive
                 };
                 assert_eq!(all.iter().any(is), must, "{plan}");

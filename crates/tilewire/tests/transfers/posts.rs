@@ -310,21 +310,21 @@ fn domains_that_are_no_partition_are_refused_on_all_ranks() {
     let bad: [&[&[u32]]; 6] =
         [&[&[0, 1]], &[&[0, 1], &[1, 2]], &[&[0, 1, 2], &[]], &[&[0, 1, 3]], &[], &[&[0], &[1], &[2], &[u32::MAX]]];
     for domains in bad {
-        let refused = run(3, |world| Ok(mesh(world, domains, None).err().expect("no partition")));
+        let refused = run(3, |world| Ok(mesh(world, domains, None).expect_err("no partition")));
         for error in refused {
             assert!(matches!(&error, TransportError::Domains { ranks: 3, .. }), "{domains:?}: {error}");
         }
     }
     for ring in [0, usize::MAX, 1 << 40] {
         let options = MeshOptions { ring: Some(ring), ..MeshOptions::alone(2) };
-        for error in run(2, |world| Ok(MeshTransport::rendezvous(world, options.clone()).err().expect("no ring"))) {
+        for error in run(2, |world| Ok(MeshTransport::rendezvous(world, options.clone()).expect_err("no ring"))) {
             assert!(matches!(&error, TransportError::BadOption { option: "ring", .. }), "{error}");
         }
     }
     // One rank alone has other domains.
     let differ = run(3, |world| {
         let domains: &[&[u32]] = if world.rank() == Rank::new(1) { &[&[0, 1], &[2]] } else { &[&[0], &[1, 2]] };
-        Ok(mesh(world, domains, None).err().expect("they differ"))
+        Ok(mesh(world, domains, None).expect_err("they differ"))
     });
     for error in differ {
         assert!(matches!(&error, TransportError::Mismatch { parameter, .. } if parameter == "domains"), "{error}");

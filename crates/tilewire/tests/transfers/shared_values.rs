@@ -51,7 +51,8 @@ impl Chunk {
         let of_group = |group: &[f32]| {
             let largest = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             let scale = (largest * (1.0 / 127.0)).max(f32::MIN_POSITIVE);
-            let narrow = |x: &f32| (x * (1.0 / scale)).round_ties_even().clamp(-128.0, 127.0);
+            // Saturating, and without a sign of zero.
+            let narrow = |x: &f32| f32::from((x * (1.0 / scale)).round_ties_even() as i8);
             group.iter().map(|x| (narrow(x) * scale).to_bits()).collect::<Vec<_>>()
         };
         rows.flat_map(|row| row.chunks(self.group)).flat_map(of_group).collect()

@@ -430,7 +430,7 @@ fn ranks_that_differ_about_blocks_or_slots_for_far_peers_are_told() {
             let (one, long) = (Tensor::<f32>::zeros(256), Tensor::<f32>::zeros(1024));
             let far = if world.rank() == Rank::new(3) { knobs } else { Knobs::default() };
             let gather = all_gather(&link, &long, &one).algorithm(Algorithm::TwoLevel).far(far);
-            Ok(gather.run().err().expect("rank 3 differs").to_string())
+            Ok(gather.run().expect_err("rank 3 differs").to_string())
         });
         assert!(errors.iter().any(|error| error.contains("for far peers")), "{errors:?}");
     }

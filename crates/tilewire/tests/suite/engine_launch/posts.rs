@@ -1,14 +1,13 @@
 //! Posts of the CPU engine: what an entry says, which spans are refused, and what a full ring does.
 
-use crate::engine_launch::{SOON, impatient, prepared, slots};
+use crate::engine_launch::{SOON, impatient, prepared};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::Traced;
 use tilewire::ir::ring::{Posted, PostedNotice, PostedSpan};
 use tilewire::ir::{NoticeKind, matching};
 use tilewire::tensor::{Between, Part, Purpose, Ring};
-use tilewire::vm::{LaunchError, Prepared, Settings, StorePolicy};
-use tilewire::{Memory, Scalar, Tensor, kernel};
-use tilewire_testkit::ranks::words;
+use tilewire::vm::{LaunchError, Prepared};
+use tilewire::{Memory, Scalar, kernel};
 
 /// All entries that are there.
 fn taken(ring: &Ring) -> Vec<Posted> {
@@ -198,6 +197,7 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
     }
 }
 
+<<<<<<< HEAD
 /// What the stores of a role have put around the cache when its post is taken.
 #[test]
 fn data_streamed_around_the_cache_is_there_when_its_post_is() {
@@ -238,6 +238,9 @@ fn data_streamed_around_the_cache_is_there_when_its_post_is() {
 }
 
 /// As a signal's word does. Credits and flushes carry none, and neither does a queue of no transport.
+=======
+/// As a signal's word does. Credits carry none, and neither does a queue of no transport.
+>>>>>>> 93154cd (Store saturated bytes in the reference of shared values; test TAILs with counts)
 #[test]
 fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
     let purpose = Purpose::Transfer { part: Part::Tail, from: 0, to: 1 };
