@@ -197,50 +197,7 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
     }
 }
 
-<<<<<<< HEAD
-/// What the stores of a role have put around the cache when its post is taken.
-#[test]
-fn data_streamed_around_the_cache_is_there_when_its_post_is() {
-    const WORDS: usize = 20_001;
-    const TURNS: u64 = 200;
-    let (ring, staging, (free, bank)) = (Ring::new(1), Tensor::<u64>::zeros(WORDS), slots(1));
-    let traced = kernel("stream", |k| {
-        let (staging, free) = (k.inout(&staging), k.slots("free", &bank, 8));
-        let queue = k.queue("wire", ring.queue(1));
-        k.main(|r| {
-            r.for_(1..TURNS + 1, |turn| {
-                r.wait(free.slot(0, 0), turn - 1);
-                r.each(WORDS, |i| staging.store(i, turn.cast::<u64>()));
-                r.post_signal(queue, 1, 0, turn);
-            });
-        });
-    });
-    let settings = Settings { stores: StorePolicy { from: 1, ..StorePolicy::default() }, ..Settings::default() };
-    let traced = traced.expect("traces");
-    let mut op = Prepared::with(&traced.kernel, &traced.args, settings).expect("prepares");
-    let (seen, free) = (words(staging.memory()), words(free.memory()));
-    std::thread::scope(|threads| {
-        // Takes posts as a proxy does, and looks at what they are about.
-        let proxy = threads.spawn(|| {
-            for turn in 1..=TURNS {
-                while ring.is_empty() {
-                    std::hint::spin_loop();
-                }
-                assert_eq!(taken(&ring)[0].notice.map(|notice| notice.value), Some(turn));
-                let old = seen.iter().filter(|word| word.load(Ordering::Relaxed) != turn).count();
-                free[0].store(turn, Ordering::Release);
-                assert_eq!(old, 0, "of {WORDS} words are older than the post of turn {turn}");
-            }
-        });
-        op.run().expect("runs");
-        proxy.join().expect("takes");
-    });
-}
-
 /// As a signal's word does. Credits and flushes carry none, and neither does a queue of no transport.
-=======
-/// As a signal's word does. Credits carry none, and neither does a queue of no transport.
->>>>>>> 93154cd (Store saturated bytes in the reference of shared values; test TAILs with counts)
 #[test]
 fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
     let purpose = Purpose::Transfer { part: Part::Tail, from: 0, to: 1 };
