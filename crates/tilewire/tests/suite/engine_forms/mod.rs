@@ -31,11 +31,14 @@ pub const SIZES: [usize; 8] = [0, 1, 7, 31, 64, 100, 4097, 10_000];
 const GUARD: u8 = 0xcc;
 const MARGIN: usize = 128;
 
+/// A memory, its parts that tensors cover, and what fills the rest.
+type Whole = (Memory, Vec<Range<usize>>, u8);
+
 /// Where the tensors of one kernel lie, each with guard bytes around it.
 #[derive(Default)]
 pub struct Bench {
     /// Every allocation, the bytes of it that are tensors, and what the others are.
-    whole: RefCell<Vec<(Memory, Vec<Range<usize>>, u8)>>,
+    whole: RefCell<Vec<Whole>>,
 }
 
 impl Bench {
