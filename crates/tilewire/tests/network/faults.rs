@@ -1,6 +1,6 @@
 //! Ranks that end in the middle: every survivor is told which, wherever it is.
 
-use super::suite::{fabric, mesh, rounds, staged};
+use super::suite::{PATIENCE, fabric, mesh, rounds, staged};
 use std::time::{Duration, Instant};
 use tilewire::link::Transport;
 use tilewire::transport::{RankError, TransportError, World};
@@ -78,7 +78,7 @@ fn survivors_say(test: &str, over: &str, ends: fn(Box<dyn Transport>), expected:
         return;
     }
     let (mut job, _store) = start(test, 3);
-    job.allow(Duration::from_secs(60));
+    job.allow(PATIENCE);
     for rank in [0, 2] {
         assert_eq!(job.report(rank), "under way");
         for call in ["the launch", "closing"] {
@@ -130,7 +130,7 @@ fn kills_mid_pipeline(test: &str, over: &str, usual: u64) {
     }
     for round in 0..rounds(usual) {
         let (mut job, _store) = start(test, 3);
-        job.allow(Duration::from_secs(60));
+        job.allow(PATIENCE);
         job.expect(0..3, "under way");
         std::thread::sleep(Duration::from_micros(round * 1373 % 20_000));
         let victim = (round % 3) as usize;
@@ -251,7 +251,7 @@ fn a_rank_that_is_stopped_for_a_while_is_waited_for() {
         return;
     }
     let (mut job, _store) = start(test, 3);
-    job.allow(Duration::from_secs(60));
+    job.allow(PATIENCE);
     job.expect(0..3, "under way");
     stop_and_continue(&job, 1, Duration::from_secs(3));
     job.expect(0..3, "Ok(())");
