@@ -251,7 +251,7 @@ fn a_transport_is_said_and_fits_its_engine() {
     row("run all_to_all --transport shm --bytes 4KiB --launches 2");
     row("run all_reduce --transport=shm --engine cpu --bytes 4KiB --launches 2 --world processes");
     refuses("run sendrecv --transport nvl --engine cpu", &["--transport nvl", "--engine cpu", "cuda goes over nvl"]);
-    refuses("run sendrecv --transport fabric", &["'fabric'", "shm, nvl", "'--help'"]);
+    refuses("run sendrecv --transport ether", &["'ether'", "shm, nvl", "'--help'"]);
     match run("run sendrecv --transport nvl --bytes 4KiB --launches 2") {
         (0, out, _) => assert!(out.contains("every byte right"), "{out}"),
         (code, _, err) => assert!(code == 1 && err.contains("CUDA driver"), "{code}: {err}"),

@@ -114,7 +114,7 @@ pub struct Options {
     /// How the rounds share a launch
     #[arg(long, value_parser = one_of(ROUNDS.map(|rounds| (rounds_name(rounds), rounds))))]
     rounds: Option<Rounds>,
-    /// Where the ranks run; by default env under a launcher, processes over fabric, otherwise threads
+    /// Where the ranks run: env under a launcher, processes over fabric, otherwise threads
     #[arg(long)]
     world: Option<Ranks>,
     /// The engine: cpu over shm, loop, mesh or fabric, cuda over nvl, loop or mesh [default: cpu]

@@ -69,7 +69,8 @@ pub fn check_transfer(
         let why = "the peer is reached by posts, which carry no packets: use staged, or direct into a window";
         return Err(TransferError::Unable { protocol, why });
     }
-    if is_posted && matches!(protocol, Protocol::Direct { .. }) && !transport.posts_windows() {
+    if matches!((&endpoint.there, protocol), (There::Posted(_), Protocol::Direct { .. })) && !transport.posts_windows()
+    {
         let why = "the peer is reached by posts, and this transport posts into no windows: use staged";
         return Err(TransferError::Unable { protocol, why });
     }

@@ -147,8 +147,10 @@ fn every_element_gets_the_scale_of_its_own_group() {
     // Shared memory has gaps in slots, and a mesh none.
     run(3, |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
+        // There, several rows that are shorter than a group are refused.
+        let fits = |chunk: &Chunk| chunk.shape.is_none_or(|(rows, cols)| rows == 1 || cols >= chunk.group);
         for way in WAYS.into_iter().filter(|way| !format!("{way:?}").contains("TwoLevel")) {
-            CHUNKS.into_iter().try_for_each(|chunk| travels(&link, chunk, way))?;
+            CHUNKS.into_iter().filter(fits).try_for_each(|chunk| travels(&link, chunk, way))?;
         }
         Ok(link.close()?)
     });
