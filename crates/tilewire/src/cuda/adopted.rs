@@ -51,7 +51,7 @@ impl DeviceBytes for Copies {
 /// use cudarc::driver::CudaContext;
 /// use tilewire::Tensor;
 /// let slice = CudaContext::new(0)?.default_stream().clone_htod(&[1.0f32, 2.0])?;
-/// let x = Tensor::try_from(slice)?;
+/// let x = Tensor::<f32>::try_from(slice)?;
 /// assert_eq!(x.to_vec(), [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// use ndarray::{Array2, s};
 /// use tilewire::Tensor;
 /// let array = Array2::from_shape_fn((3, 4), |(row, col)| (10 * row + col) as f32);
-/// let x = Tensor::try_from(array.slice_move(s![.., 1..3]))?;
+/// let x = Tensor::<f32>::try_from(array.slice_move(s![.., 1..3]))?;
 /// assert_eq!((x.shape(), x.to_vec()), ([3, 2], vec![1.0, 2.0, 11.0, 12.0, 21.0, 22.0]));
 /// # Ok::<(), tilewire::tensor::ShapeError>(())
 /// ```

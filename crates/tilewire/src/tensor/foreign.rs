@@ -62,9 +62,9 @@ impl<T: Element> Tensor<T> {
     /// use tilewire::{Tensor, tensor::Foreign};
     /// // Somebody's matrix of 3 rows of 5, of which we use the middle three columns.
     /// let theirs: Arc<[std::sync::atomic::AtomicU32; 15]> = Arc::new(std::array::from_fn(|i| (i as u32).into()));
-    /// let first = NonNull::from(&theirs[1]).cast::<u32>();
+    /// let start = NonNull::from(&*theirs).cast::<u32>();
     /// // SAFETY: `theirs` keeps the elements alive, and nobody else uses them here.
-    /// let x = unsafe { Tensor::foreign(Foreign::Host(first), &[3, 3], &[5, 1], theirs.clone())? };
+    /// let x = unsafe { Tensor::foreign(Foreign::Host(start.add(1)), &[3, 3], &[5, 1], theirs.clone())? };
     /// assert_eq!(x.to_vec(), [1, 2, 3, 6, 7, 8, 11, 12, 13]);
     /// # Ok::<(), tilewire::tensor::ShapeError>(())
     /// ```

@@ -24,9 +24,10 @@ impl Owner {
 
     /// Columns of it as a tensor that keeps it alive.
     fn columns(self: &Arc<Owner>, shape: &[usize], strides: &[isize], first: usize) -> Tensor<u32> {
-        let start = NonNull::from(&self.words[first]).cast();
+        let start = NonNull::from(&*self.words).cast::<u32>();
         // SAFETY: the words are kept by the owner, which is the keep-alive, and this test does not use them meanwhile.
-        unsafe { Tensor::foreign(Foreign::Host(start), shape, strides, self.clone()) }.expect("rows and columns")
+        unsafe { Tensor::foreign(Foreign::Host(start.add(first)), shape, strides, self.clone()) }
+            .expect("rows and columns")
     }
 }
 
@@ -136,9 +137,7 @@ fn a_vector_becomes_a_tensor_and_bad_addresses_do_not() {
     assert_eq!(Tensor::from(Vec::<f32>::new()).len(), 0);
     let (owner, _) = Owner::new(16);
     let at = |offset: usize| {
-        Foreign::Host(
-            NonNull::from(&owner.words[0]).cast::<u8>().map_addr(|at| at.saturating_add(offset)).cast::<u32>(),
-        )
+        Foreign::Host(NonNull::from(&*owner.words).cast::<u8>().map_addr(|at| at.saturating_add(offset)).cast::<u32>())
     };
     // SAFETY: both are refused before anything is read.
     let errors = unsafe {
