@@ -113,7 +113,7 @@ mod memory {
 pub(crate) mod models {
     use super::ring::{Ring, push};
     use crate::Bounds;
-    use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
+    use crate::ir::ring::{NoticeKind, Posted, PostedNotice, PostedSpan};
     use loom::cell::UnsafeCell;
     use loom::thread;
     use std::sync::Arc;
@@ -131,7 +131,7 @@ pub(crate) mod models {
             peer: k as u32,
             target: 3,
             span: Some(PostedSpan { source: k, destination: 10 + k, bytes: 20 + k }),
-            notice: Some(PostedNotice { slot: 30 + k, value: 40 + k, parts: 2, credit: false }),
+            notice: Some(PostedNotice { slot: 30 + k, value: 40 + k, parts: 2, kind: NoticeKind::Data }),
         }
     }
 
