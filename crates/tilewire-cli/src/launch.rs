@@ -60,7 +60,7 @@ pub struct Job {
     /// Hosts to start the ranks on through ssh, in equal parts [default: this one]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = hosts::host)]
     pub hosts: Vec<String>,
-    /// Address or interface of this machine at which the hosts reach it [default: from which it sends to them]
+    /// Address or interface at which the hosts reach this machine [default: found]
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     pub address: Option<String>,
     /// The program and its arguments, passed on as they are
