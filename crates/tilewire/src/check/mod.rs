@@ -36,13 +36,16 @@
 //! - **A packet**: its bytes are visible to the party that got its flag; nothing else is. A packet may be overwritten
 //!   only when its reads are over.
 //! - **The bytes of a post** are read and written at any time after the post, by a party that begins with what is visible
-//!   to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster.
+//!   to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster. Then it has
+//!   been written, also if another role copy of that rank posted it, to the same peer over the same ring.
 //! - **A notice of a post** sets its slot once what it covers has arrived, and once the poster's earlier notices for that
 //!   slot have come. Notices for different slots are not ordered. It covers, of the poster's posts to that peer over that
 //!   ring: its own parts if it has bytes (a *delivery*), all earlier ones if it has none (a *signal*), none if it is a
 //!   credit. For the waiter the covered bytes are visible, and everything that was visible to the poster when it
 //!   posted is too; everything over is over. The poster's other posts are not, unless they were over for the poster and
-//!   went to that peer. A credit shows nothing: what was over for the poster is over.
+//!   went to that peer. A post of another role copy is not, even if it was over for the poster: only the receiver of its
+//!   own notice sees it. (A rank with one proxy shows it too. A kernel must not build on that.) A credit shows nothing:
+//!   what was over for the poster is over.
 //! - **Atomics**: two of them race as plain accesses do, unless they touch the same bytes and the scope of each
 //!   contains the other's party (a rank is a device). One that acquires sees what every earlier releasing one
 //!   published. On the bytes of a slot an atomic is a signal that adds.

@@ -476,6 +476,8 @@ pub enum Op {
     /// 3. *Credit* (a notice without bytes that is a credit): waits for no bytes. It publishes no data, as
     ///    [`Op::SignalCredit`].
     /// 4. Bytes without a notice are covered by a later signal.
+    /// 5. A delivery or a signal also covers earlier posts of this role copy to this peer that are over for it: that the
+    ///    peer has credited. What other role copies posted is never covered, even if it is over.
     ///
     /// Notices other than credits also publish everything this role copy did or saw before, as [`Op::Signal`]. Nothing
     /// else is ordered: not two deliveries, not notices for different slots. Notices for one slot arrive in order. The

@@ -613,7 +613,7 @@ impl Observer for Detector<'_> {
         let &Descriptor { who, queue, peer, span, notice, .. } = descriptor;
         let role = self.role(who);
         let seen = self.parties[role as usize].release(role);
-        // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it, whichever
+        // An earlier post that is over for the poster has been written: the bytes of the next one come after it, whichever
         // role copy of this rank posted it. A lane may have carried others since.
         let route = self.route((role, queue, peer), who);
         let is_post = |lane: &PartyId| matches!(self.parties[*lane as usize].name, PartyName::Post(_));
@@ -639,9 +639,12 @@ impl Observer for Detector<'_> {
             return;
         }
         // It shows the bytes of its own parts; as a signal, those of all earlier posts to the peer; and always those
-        // that are over.
+        // that are over. Those of other role copies come first, but the language does not say that they are shown.
         told.shows_data = true;
-        let to_peer = |(lane, _): &(PartyId, u32)| self.parties[*lane as usize].route == Some((route.1, peer));
+        let lanes = &self.parties[role as usize].lanes;
+        let to_peer = |(lane, _): &(PartyId, u32)| {
+            self.parties[*lane as usize].route == Some((route.1, peer)) && lanes.contains(lane)
+        };
         let own = lane.map(|lane| (lane, self.parties[lane as usize].epoch));
         // An earlier part may have told more of its lane.
         let mut covered = Clock::default();
