@@ -270,7 +270,10 @@ impl<'t> Tile<'t> {
             return self;
         }
         let longest = self.tiling.len();
-        assert!(!self.tiling.shaped, "{len} of {longest} positions: chunks with a shape are all as long as their tiling");
+        assert!(
+            !self.tiling.shaped,
+            "{len} of {longest} positions: chunks with a shape are all as long as their tiling"
+        );
         let first = self.first_col.unwrap_or_else(|| r.constant(0i64));
         Tile { cols: (r.constant(len as i64) - first).min(self.cols).max(0), ..self }
     }
@@ -293,12 +296,7 @@ impl<'t> Tile<'t> {
     /// If such rows would begin inside a group that shares a value of this packing. In a kernel being traced, this is a
     /// build error.
     #[track_caller]
-    pub(super) fn each_at(
-        &self,
-        r: &RoleCtx<'t>,
-        (peer, packing): (&Peer<'t>, &Packing),
-        body: impl FnOnce(Spot<'t>),
-    ) {
+    pub(super) fn each_at(&self, r: &RoleCtx<'t>, (peer, packing): (&Peer<'t>, &Packing), body: impl FnOnce(Spot<'t>)) {
         if !peer.is_dense() {
             return self.each(r, body);
         }

@@ -5,9 +5,7 @@ use crate::case::SMALL;
 use crate::posts::{alone, mesh, neighbours, run, staged};
 use tilewire::hooks::{dequantise, quantise};
 use tilewire::link::{ShmTransport, Transport};
-use tilewire::{
-    Algorithm, Config, Knobs, Rank, RunError, Tensor, all_gather, all_to_all, broadcast, sendrecv,
-};
+use tilewire::{Algorithm, Config, Knobs, Rank, RunError, Tensor, all_gather, all_to_all, broadcast, sendrecv};
 
 /// A chunk, with or without a shape, and how many neighbours share a scale.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +51,8 @@ impl Chunk {
         let of_group = |group: &[f32]| {
             let largest = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             let scale = (largest * (1.0 / 127.0)).max(f32::MIN_POSITIVE);
-            let narrow = |x: &f32| (x * (1.0 / scale)).round_ties_even().clamp(-128.0, 127.0);
+            // Saturating, and without a sign of zero.
+            let narrow = |x: &f32| f32::from((x * (1.0 / scale)).round_ties_even() as i8);
             group.iter().map(|x| (narrow(x) * scale).to_bits()).collect::<Vec<_>>()
         };
         rows.flat_map(|row| row.chunks(self.group)).flat_map(of_group).collect()

@@ -1,14 +1,13 @@
 //! Posts of the CPU engine: what an entry says, which spans are refused, and what a full ring does.
 
-use crate::engine_launch::{SOON, impatient, prepared, slots};
+use crate::engine_launch::{SOON, impatient, prepared};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::Traced;
 use tilewire::ir::matching;
 use tilewire::ir::ring::{Posted, PostedNotice, PostedSpan};
 use tilewire::tensor::{Between, Part, Purpose, Ring};
-use tilewire::vm::{LaunchError, Prepared, Settings, StorePolicy};
-use tilewire::{Memory, Scalar, Tensor, kernel};
-use tilewire_testkit::ranks::words;
+use tilewire::vm::{LaunchError, Prepared};
+use tilewire::{Memory, Scalar, kernel};
 
 /// All entries that are there.
 fn taken(ring: &Ring) -> Vec<Posted> {
@@ -194,45 +193,6 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
             assert_eq!(values, (0..10).collect::<Vec<u64>>(), "block {block} of {blocks}");
         }
     }
-}
-
-/// What the stores of a role have put around the cache when its post is taken.
-#[test]
-fn data_streamed_around_the_cache_is_there_when_its_post_is() {
-    const WORDS: usize = 20_001;
-    const TURNS: u64 = 200;
-    let (ring, staging, (free, bank)) = (Ring::new(1), Tensor::<u64>::zeros(WORDS), slots(1));
-    let traced = kernel("stream", |k| {
-        let (staging, free) = (k.inout(&staging), k.slots("free", &bank, 8));
-        let queue = k.queue("wire", ring.queue(1));
-        k.main(|r| {
-            r.for_(1..TURNS + 1, |turn| {
-                r.wait(free.slot(0, 0), turn - 1);
-                r.each(WORDS, |i| staging.store(i, turn.cast::<u64>()));
-                r.post_signal(queue, 1, 0, turn);
-            });
-        });
-    });
-    let settings = Settings { stores: StorePolicy { from: 1, ..StorePolicy::default() }, ..Settings::default() };
-    let traced = traced.expect("traces");
-    let mut op = Prepared::with(&traced.kernel, &traced.args, settings).expect("prepares");
-    let (seen, free) = (words(staging.memory()), words(free.memory()));
-    std::thread::scope(|threads| {
-        // Takes posts as a proxy does, and looks at what they are about.
-        let proxy = threads.spawn(|| {
-            for turn in 1..=TURNS {
-                while ring.is_empty() {
-                    std::hint::spin_loop();
-                }
-                assert_eq!(taken(&ring)[0].notice.map(|notice| notice.value), Some(turn));
-                let old = seen.iter().filter(|word| word.load(Ordering::Relaxed) != turn).count();
-                free[0].store(turn, Ordering::Release);
-                assert_eq!(old, 0, "of {WORDS} words are older than the post of turn {turn}");
-            }
-        });
-        op.run().expect("runs");
-        proxy.join().expect("takes");
-    });
 }
 
 /// As a signal's word does. Credits carry none, and neither does a queue of no transport.
