@@ -1,5 +1,4 @@
-//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow, and
-//! what a rank is told by way of another.
+//! Schedules of one's own (layer 3) over meshes: chunks with a shape whose last tiles are narrow.
 
 use crate::posts::{mesh, run};
 use tilewire::collective::Launch;
@@ -8,8 +7,8 @@ use tilewire::link::Transport;
 use tilewire::schedule::{
     Leg, Packing, Ring, RingReduce, StagedPlan, Tiling, recv_tiles, reduce_tiles, ring_reduce, send_tiles,
 };
-use tilewire::transport::{PeerEndpoint, Protocol, RankError, There};
-use tilewire::{Memory, Rank, Tensor, kernel};
+use tilewire::transport::{Protocol, RankError};
+use tilewire::{Rank, Tensor, kernel};
 
 const SLOT: usize = 1024;
 const DEPTH: usize = 2;
@@ -177,77 +176,6 @@ fn groups_that_narrow_tiles_would_tear_are_no_kernel() {
                 torn => assert!(torn.is_ok() && !is_dense, "{torn:?}"),
             }
             assert_eq!(shared(&link, 48), Ok(()));
-            Ok(link.close()?)
-        });
-    }
-}
-
-/// Rank 0 stores into rank 2's memory, and posts to rank 1. Rank 1 posts to rank 2, which reads what rank 0 stored: a
-/// notice covers everything that its rank saw, whoever did it and in whatever way.
-#[test]
-fn what_was_stored_is_there_when_a_post_of_a_third_rank_says_so() {
-    const TURNS: i64 = 2000;
-    // Bytes of a block's staging, in words.
-    const WORDS: usize = 512;
-    // TAILs hold a count above the number of an operation, which these kernels do not have.
-    const COUNT: i64 = 1 << 16;
-    for seed in [None, Some(2), Some(3)] {
-        run(3, |world| {
-            let link = mesh(world, &[&[0, 2], &[1]], seed)?;
-            let me = world.rank().number();
-            let old = Tensor::<u64>::zeros(WORDS);
-            let to = |peer: u32| link.endpoint(Rank::new(peer)).expect("a peer");
-            let mapped = |peer: u32| match to(peer).there {
-                There::Mapped(mapped) => mapped,
-                _ => panic!("rank {peer} is near"),
-            };
-            let posted = |peer: u32| match to(peer).there {
-                There::Posted(posted) => posted,
-                _ => panic!("rank {peer} is far"),
-            };
-            let told_by = |peer: u32| to(peer).here.signals.tail;
-            let traced = kernel("told", |k| {
-                let slots = |name: &str, memory: Memory| k.slots(name, &[memory], PeerEndpoint::SLOT_STRIDE);
-                match me {
-                    0 => {
-                        let (staging, from) = (k.region("staging", &[mapped(2).staging]), slots("from", told_by(2)));
-                        let (queue, line) = (k.queue("posts", posted(1).queue), posted(1).lines.tail as i64);
-                        k.main(|r| {
-                            r.for_(1..TURNS + 1, |turn| {
-                                r.wait(from.slot(0i64, 0i64), turn - 1);
-                                r.each(WORDS, |i| staging.put(0i64, i * 8, turn));
-                                r.post_signal(queue, 1i64, line, turn * COUNT);
-                            });
-                        });
-                    }
-                    1 => {
-                        let (queue, line) = (k.queue("posts", posted(2).queue), posted(2).lines.tail as i64);
-                        let from = slots("from", told_by(0));
-                        k.main(|r| {
-                            r.for_(1..TURNS + 1, |turn| {
-                                r.wait(from.slot(0i64, 0i64), turn * COUNT);
-                                r.post_signal(queue, 2i64, line, turn * COUNT);
-                            });
-                        });
-                    }
-                    _ => {
-                        let (staging, old) = (k.region("staging", &[to(0).here.staging]), k.inout(&old));
-                        let (from, back) = (slots("from", told_by(1)), slots("back", mapped(0).signals.tail));
-                        k.main(|r| {
-                            r.for_(1..TURNS + 1, |turn| {
-                                r.wait(from.slot(0i64, 0i64), turn * COUNT);
-                                r.each(WORDS, |i| {
-                                    let is_old = staging.get::<i64>(0i64, i * 8).ne(turn);
-                                    old.store(i, old.load(i) + is_old.select(1u64, 0u64));
-                                });
-                                r.signal_credit(back.slot(0i64, 0i64), turn);
-                            });
-                        });
-                    }
-                }
-            })?;
-            Launch::new(&link, &traced)?.run()?;
-            assert_eq!(old.to_vec(), [0; WORDS], "words that were older than their notice, seed {seed:?}");
             Ok(link.close()?)
         });
     }

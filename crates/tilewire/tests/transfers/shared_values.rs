@@ -59,12 +59,11 @@ impl Chunk {
     }
 }
 
-const CHUNKS: [Chunk; 13] = [
+const CHUNKS: [Chunk; 12] = [
     Chunk::shaped(24, 40, 16),
     Chunk::shaped(7, 33, 8),
     Chunk::shaped(30, 20, 16),
     Chunk::shaped(3, 100, 32),
-    Chunk::shaped(5, 3, 16),
     Chunk::shaped(1, 45, 16),
     // Rows are whole groups, in tiles of one width and of two.
     Chunk::shaped(9, 32, 16),
