@@ -71,7 +71,7 @@ pub fn replays(device: &Arc<Device>, mesh: &Mesh, ranks: usize, replays: u64) ->
     Ok(())
 }
 
-/// A kernel of rank 0 posts for a control line that is not its own while all others wait: every rank hears why, at once.
+/// A kernel of rank 0 posts for a control line that is not its own while all others wait: every rank hears why immediately.
 pub fn bad_post(device: &Arc<Device>, mesh: &Mesh, ranks: usize) -> Result<()> {
     let links = mesh.virtual_ranks(device, ranks, small())?;
     let Some(far) = Rank::all(ranks).find(|&peer| links[0].is_far(peer)) else { return Ok(()) };

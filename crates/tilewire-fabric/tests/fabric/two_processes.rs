@@ -165,7 +165,7 @@ fn a_killed_peer_is_an_error_or_silence_and_never_a_hang() {
     if library().is_none() {
         return;
     }
-    // Not shm: its memory has spin locks, and a peer that dies with one of them leaves it locked for ever.
+    // Not shm: its memory has spin locks, and a peer that dies with one of them leaves it locked forever.
     for name in ["tcp"] {
         let mut helper = Helper::start("idle", name);
         let mut end = End::open(library().unwrap(), name, 1 << 20, &EndpointOptions::default());

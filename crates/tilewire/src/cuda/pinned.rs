@@ -41,7 +41,7 @@ impl PinnedPool {
     /// Frees everything. A context must be current.
     pub(super) fn free(&self) {
         for block in held(&self.0).drain(..) {
-            // SAFETY: allocated by `host_memory`, freed once: whoever used it has given it back.
+            // SAFETY: allocated by `host_memory`, freed once: its user has given it back.
             _ = unsafe { result::free_host(block.start.as_ptr()) };
         }
     }
