@@ -314,6 +314,8 @@ mod tests {
     fn a_folder_goes_with_the_process_that_has_it_however_that_ends() {
         const TOLD: &str = "TILEWIRE_TEST_FOLDER";
         if std::env::var_os(TOLD).is_some() {
+            // SAFETY: `signal` takes plain numbers. A shell's background jobs inherit that SIGINT is ignored.
+            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
             let folder = Folder::new().unwrap();
             fs::write(folder.0.join("page"), [0; 100]).unwrap();
             println!("folder {}", folder.0.display());
