@@ -104,12 +104,16 @@ fn a_rank_sleeps_on_its_descriptor_until_a_write_comes() {
     carriers[0].accept(1, Target::Region(0), &place).unwrap();
     let mut sleeper = carriers.pop().unwrap();
     let mut writer = carriers.pop().unwrap();
+    // The first write waits until the other side is about to sleep: it might find all of them before otherwise.
+    let (tired, is_tired) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let asleep = scope.spawn(move || {
             let (mut slept, mut events, since) = (0, Vec::new(), Instant::now());
             while events.len() < 20 {
                 assert!(since.elapsed() < PATIENCE);
                 if sleeper.may_sleep() {
+                    // The other end is gone if that side failed, which its thread reports.
+                    let _ = tired.send(());
                     let fd = sleeper.descriptor().expect("asked for").as_raw_fd();
                     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                     // SAFETY: one valid structure.
@@ -121,6 +125,7 @@ fn a_rank_sleeps_on_its_descriptor_until_a_write_comes() {
             // Closed later: the last write must be confirmed before.
             (slept, sleeper)
         });
+        is_tired.recv().expect("the other side sleeps at some time");
         let since = Instant::now();
         for id in 0..20 {
             let write = Write {
