@@ -37,13 +37,16 @@
 //!   only when its reads are over.
 //! - **The bytes of a post** are read, and then written, at any time after the post, by a party that begins with what is
 //!   visible to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster, its
-//!   write included.
+//!   write included. Then the first comes before the second, also if another role copy of that rank posted the first, to
+//!   the same peer over the same ring.
 //! - **A notice of a post** sets its slot once what it covers has arrived, and once the poster's earlier notices for that
 //!   slot have come. Notices for different slots are not ordered. It covers, of the poster's posts to that peer over that
 //!   ring: its own parts if it has bytes (a *delivery*), all earlier ones if it has none (a *signal*), none if it is a
 //!   credit. For the waiter the covered bytes are visible, and everything that was visible to the poster when it
 //!   posted is too; everything over is over. The poster's other posts are not, unless they were over for the poster and
-//!   went to that peer. A credit shows nothing: what was over for the poster is over.
+//!   went to that peer. A post of another role copy is not, even if it was over for the poster: only the waiter for its
+//!   own notice sees it. (A rank with one proxy shows it too. A kernel must not build on that.) A credit shows nothing:
+//!   what was over for the poster is over.
 //! - **A flush** is a notice for a slot of the poster's own. It comes once the sources of all the poster's earlier posts to
 //!   that peer over that ring have been read, and once the poster's earlier notices for that slot have come. For the waiter
 //!   those reads are over, and what was over for the poster. It shows nothing, and nothing is known of the writes: they may

@@ -32,7 +32,7 @@ impl Detector<'_> {
         let &Descriptor { who, inst, queue, peer, span, notice } = descriptor;
         let role = self.role(who);
         let seen = self.parties[role as usize].release(role);
-        // Whoever told the poster that an earlier put is over has seen its data: the next put comes after it, whichever
+        // An earlier post that is over for the poster has been written: the bytes of the next one come after it, whichever
         // role copy of this rank posted it. A lane may have carried others since.
         let route = self.route((role, queue, peer), who);
         let is_post = |lane: &PartyId| matches!(self.parties[*lane as usize].name, PartyName::Post(_));
@@ -76,10 +76,14 @@ impl Detector<'_> {
                 return;
             }
         }
-        // It shows the bytes of its own parts; as a signal, those of all earlier posts to the peer; and always those
-        // that are over.
+        // It shows the bytes of its own parts. A signal shows those of all earlier posts of this role copy to the peer, and
+        // both show those of them that are over. The bytes of other role copies come first if they are over, but the
+        // language does not promise that they are shown.
         told.shows_data = true;
-        let to_peer = |(lane, _): &(PartyId, u32)| self.parties[*lane as usize].route == Some((route.1, peer));
+        let lanes = &self.parties[role as usize].lanes;
+        let to_peer = |(lane, _): &(PartyId, u32)| {
+            self.parties[*lane as usize].route == Some((route.1, peer)) && lanes.contains(lane)
+        };
         let own = lane.map(|lane| (lane, self.parties[lane as usize].epoch + 1));
         // An earlier part may have told more of its lane.
         let mut covered = Clock::default();

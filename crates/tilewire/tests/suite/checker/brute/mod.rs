@@ -31,7 +31,7 @@ pub use program::{Place, Program, Small};
 
 use crate::checker::kinds;
 use tilewire::check::{Certainty, Report, Settings};
-use tilewire::ir::Order;
+use tilewire::ir::{NoticeKind, Order};
 use tilewire_testkit::random::Random;
 
 /// More states than this are not gone through.
@@ -240,4 +240,45 @@ fn the_checker_says_what_all_interleavings_say_of_posts() {
     let count = compare(numbers(2000), features);
     let enough = [count.decided_clean, count.race, count.deadlock, count.writers];
     assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
+}
+
+/// A role posts after another role of its rank, or after itself, and knows by a credit that the first post is over.
+#[test]
+fn the_checker_says_what_all_interleavings_say_of_posts_of_two_roles() {
+    use program::{Cut, Party, Place, Span, Told, Touch};
+    let party = |rank, role, ops| Party { rank, block: 0, role, copy: 0, ops };
+    let word = |at, write| Small::Plain(Touch { at: Place::Word(at), write });
+    let told = |slot| Some(Told { slot, value: 1, kind: NoticeKind::Data });
+    let wait = |slot| Small::Wait { slot, value: 1 };
+    let span = Some(Span { from: 0, to: 1, cut: Cut::Whole });
+    // A signal shows a post of its own role that is over, and none of another role. Bytes come after either.
+    for (same_role, again, is_clean) in
+        [(true, None, true), (false, None, false), (true, span, true), (false, span, true)]
+    {
+        let (mut first, mut second) =
+            (vec![word(0, Some(1)), Small::Post { peer: 1, span, notice: told(0) }], Vec::new());
+        let rest = [wait(1), Small::Post { peer: 1, span: again, notice: told(2) }];
+        if same_role {
+            first.extend(rest);
+        } else {
+            // The first role tells the second what it stored. What it posted is not stored by then.
+            first.push(Small::Signal { slot: 3, value: 1, credit: false });
+            second.extend([wait(3)].into_iter().chain(rest));
+        }
+        let credit = Small::Signal { slot: 1, value: 1, credit: true };
+        let parties = vec![
+            party(0, 0, first),
+            party(0, 1, second),
+            party(1, 0, vec![wait(0), credit]),
+            party(1, 1, vec![wait(2), word(1, None)]),
+        ];
+        let program = Program { parties, tensor: None };
+        let settings =
+            Settings { cumulative: true, across_launches: true, exhaustive: 400, random: 20, ..Settings::default() };
+        let report = program.trace().unwrap().plan().verify(&settings);
+        let any = all_interleavings(&program, Reads::AnyNotHidden, MOST_STATES).unwrap();
+        assert!(report.is_decided(), "{report}");
+        assert_eq!((any.is_clean(), report.is_clean()), (is_clean, is_clean), "{program}\n{any:?}\n{report}");
+        assert_eq!(disagreement(&program, &report, &any, &any), None, "{program}");
+    }
 }

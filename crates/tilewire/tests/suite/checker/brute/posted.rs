@@ -2,7 +2,7 @@
 //! after the post.
 //!
 //! - The bytes of a part are copied when they like: by somebody who knows what the poster knew. Of the poster's own posts that is what was
-//!   over for it.
+//!   over for it, and so it is of its rank's posts to the same peer: what is over was written before.
 //! - A delivery (a notice with bytes) is told when all its parts have arrived.
 //! - A signal (a notice without bytes) is told when all that its party had posted to the peer has arrived.
 //! - A credit is told when it likes.
@@ -13,10 +13,11 @@
 //! told is all that, of a credit and a flush only what is over: as by a plain signal or credit. For whoever sets the slot of a flush, the reads
 //! that it waited for are over, and nothing else of them.
 
-use super::events::Events;
+use super::events::{Events, bytes};
 use super::interleave::Shown;
 use super::program::{Place, Program, Small, Span, Told};
 use super::steps::{Known, Posted, State, Trail, World, set_half};
+use std::ops::Range;
 use tilewire::ir::NoticeKind;
 
 /// A post, taken apart.
@@ -98,7 +99,8 @@ impl World<'_> {
         let Posted { op, mut known } = state.posted[of][number].clone();
         let Parts { peer, copies, notice } = self.parts(of, op);
         if let Some((_, (from, to))) = copies.iter().find(|(read, _)| *read == event) {
-            let earlier = known.over & self.copied(&self.all_posts(state, of, number));
+            let own = self.copied(&self.all_posts(state, of, number));
+            let earlier = known.over & (own | self.copied(&self.of_its_rank(state, of, peer)));
             known.join(Known { visible: earlier, over: earlier, without_packets: earlier });
             self.happens_to(state, &mut known, event, shown);
             self.happens_to(state, &mut known, event + 1, shown);
@@ -108,7 +110,9 @@ impl World<'_> {
             let actor = self.program.parties.len() + teller;
             let before = self.to_peer(state, of, number);
             let copied = self.copied(&before);
-            let covered = copied & known.over | self.reads_too(&before, self.needs(state, of, number));
+            let needs = self.needs(state, of, number);
+            let under = self.under(state, (of, peer), needs, known.over);
+            let covered = copied & known.over | self.reads_too(&before, needs) | under;
             let mut learnt = known;
             match kind {
                 NoticeKind::Data => learnt.join(Known { visible: covered, over: covered, without_packets: covered }),
@@ -131,6 +135,25 @@ impl World<'_> {
 
     fn all_posts(&self, state: &State, of: usize, number: usize) -> Vec<Parts> {
         state.posted[of][..number].iter().map(|posted| self.parts(of, posted.op)).collect()
+    }
+
+    /// What all parties of a party's rank have posted to a peer.
+    fn of_its_rank(&self, state: &State, of: usize, peer: usize) -> Vec<Parts> {
+        let is_there = |party: &usize| self.program.parties[*party].rank == self.program.parties[of].rank;
+        let posted = (0..self.program.parties.len())
+            .filter(is_there)
+            .flat_map(|party| state.posted[party].iter().map(move |posted| self.parts(party, posted.op)));
+        posted.filter(|parts| parts.peer == peer).collect()
+    }
+
+    /// Of a rank's posts to a peer that are over those which were written to the places of these writes: they lie under
+    /// what is there now.
+    fn under(&self, state: &State, (of, peer): (usize, usize), writes: Events, over: Events) -> Events {
+        let all = self.of_its_rank(state, of, peer);
+        let places = || all.iter().flat_map(|parts| &parts.copies).map(|&(read, (_, to))| (read, bytes(to)));
+        let covered: Vec<_> = places().filter(|(read, _)| writes & 2 << read != 0).map(|(_, to)| to).collect();
+        let is_under = |to: &Range<usize>| covered.iter().any(|at| at.start < to.end && to.start < at.end);
+        places().filter(|(_, to)| is_under(to)).fold(0, |all, (read, _)| all | 3 << read) & over
     }
 
     /// The reads and writes of posts.

@@ -17,11 +17,13 @@ seeds! {
     delivery_shows_the_one_before_for_its_slot: CleanDecided,
     signal_covers_deliveries_for_other_slots: CleanDecided,
     delivery_shows_a_post_that_is_over: CleanDecided,
+    delivery_over_a_post_of_another_role_that_is_over: CleanDecided,
     part_after_its_notice: Fault("race"),
     delivery_before_its_outbox_is_filled: Fault("race"),
     outbox_reused_early: Fault("race"),
     inbox_credited_before_it_is_read: Fault("race"),
     signal_for_a_post_of_another_role: Fault("race"),
+    signal_after_a_post_of_another_role_that_is_over: Fault("race"),
     delivery_to_the_wrong_slot: Fault("deadlock"),
     delivery_without_one_part: Fault("deadlock"),
     delivery_with_a_part_too_few: Fault("race"),
@@ -390,6 +392,48 @@ fn signal_for_a_post_of_another_role() -> Seen {
         });
     });
     net.check(&[vec![send, net.takes(1, 1)]])
+}
+
+/// A credit has told the second role that the first one's delivery is over. The second posts to that peer as well.
+fn two_posters(second: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>), word: i64) -> Seen {
+    let net = Net::new(2);
+    let send = net.kernel(0, |k, kit| {
+        k.role("first", 1).run(|r| {
+            kit.fill(0);
+            kit.deliver(r, 1, &[(0, 0)], 0, 1);
+        });
+        k.role("second", 1).run(|r| {
+            kit.wait(r, 0, 1);
+            second(r, kit);
+        });
+    });
+    let receive = net.kernel(1, |k, kit| {
+        k.role("first", 1).run(|r| {
+            kit.wait(r, 0, 1);
+            r.post_credit(kit.queue, 0, 0, 1);
+        });
+        k.role("second", 1).run(|r| {
+            kit.wait(r, 1, 1);
+            kit.keep(word);
+        });
+    });
+    net.check(&[vec![send, receive]])
+}
+
+/// A proxy would have brought the bytes of the first before this signal, but the language does not promise it.
+fn signal_after_a_post_of_another_role_that_is_over() -> Seen {
+    two_posters(|r, kit| r.post_signal(kit.queue, 1, 1, 1), 0)
+}
+
+/// To the same place: the first has been written there before.
+fn delivery_over_a_post_of_another_role_that_is_over() -> Seen {
+    two_posters(
+        |r, kit| {
+            kit.outbox.put(0, 8, 9u64);
+            kit.deliver(r, 1, &[(1, 0)], 1, 1);
+        },
+        0,
+    )
 }
 
 fn delivery_to_the_wrong_slot() -> Seen {
