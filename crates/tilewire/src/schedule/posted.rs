@@ -6,7 +6,7 @@
 
 use super::peer::{Reach, Spans, Word};
 use crate::hook::{AnyValue, Block, Queue, Region, RoleCtx, Slots, Value, View};
-use crate::ir::{Access, Part, Purpose, Type};
+use crate::ir::{Access, Part, Type};
 use crate::tensor::Memory;
 use crate::transport::proxy::{PostedRegion, PostedSource};
 use crate::transport::{PeerEndpoint, PostedLines, PostedPeer, Protocol, There};
@@ -62,8 +62,7 @@ impl<'t> PostedReach<'t> {
             Protocol::Packet => panic!("packets do not travel by posts"),
         };
         let outbox = Bytes::Own(k.region("outbox", std::slice::from_ref(&posted.outbox)));
-        let purpose = endpoint.here.staging.purpose().turned().with_part(part);
-        Self::bind(k, endpoint, outbox, (purpose, &posted.queue), takes)
+        Self::bind(k, endpoint, outbox, posted.queue_for(part), takes)
     }
 
     /// The sender's side of `direct`, into a part of the peer's window.
@@ -76,9 +75,9 @@ impl<'t> PostedReach<'t> {
             true => Bytes::Input(k.buffer("posted input", memory, Access::In).bank(0)),
             false => Bytes::Own(k.region("outbox", memory)),
         };
-        let purpose = endpoint.here.staging.purpose().turned().with_part(Part::Done);
+        let queue = window.region.queue().clone().for_purpose(posted.sent.purpose().with_part(Part::Done));
         let ready = ("ready", &endpoint.here.signals.ready);
-        let reach = Self::bind(k, endpoint, bytes, (purpose, window.region.queue()), ready);
+        let reach = Self::bind(k, endpoint, bytes, queue, ready);
         let sent = || k.slots("sent", std::slice::from_ref(&posted.sent), PeerEndpoint::SLOT_STRIDE);
         PostedReach { sent: window.in_place.then(sent), first: window.first as i64, ..reach }
     }
@@ -95,19 +94,17 @@ impl<'t> PostedReach<'t> {
             Protocol::Packet => panic!("packets do not travel by posts"),
         };
         let staging = Bytes::Own(k.region("staging", std::slice::from_ref(&here.staging)));
-        let purpose = here.staging.purpose().with_part(Part::Ready);
-        Self::bind(k, endpoint, staging, (purpose, &posted.queue), takes)
+        Self::bind(k, endpoint, staging, posted.queue_for(Part::Ready), takes)
     }
 
     fn bind(
         k: &Block<'t>,
         endpoint: &PeerEndpoint,
         bytes: Bytes<'t>,
-        (purpose, queue): (Purpose, &crate::tensor::Queue),
+        queue: crate::tensor::Queue,
         (name, takes): (&str, &Memory),
     ) -> Self {
-        // Its notices carry the operation of this leg.
-        let (queue, posted) = (queue.clone().for_purpose(purpose), posted(endpoint));
+        let posted = posted(endpoint);
         PostedReach {
             bytes,
             queue: k.queue("posts", queue),

@@ -130,7 +130,8 @@ pub struct PeerMemory {
 pub struct PostedPeer {
     /// Its number.
     pub peer: u32,
-    /// Where kernels append descriptors; its region is the peer's staging for this rank.
+    /// Where kernels append descriptors; its region is the peer's staging for this rank. Its notices are bare words.
+    /// For the peer's slots, bind [`queue_for`](Self::queue_for).
     pub queue: Queue,
     /// Where puts go until they are posted, at the offsets they will have in the peer's staging.
     pub outbox: Memory,
@@ -235,6 +236,15 @@ impl PostedPeer {
             lines: PostedLines::of(layout, rank, peer),
             sent: mine.part(sent.start, sent.len()).for_purpose(purpose),
         }
+    }
+
+    /// The queue for notices that move this part of the peer's slots. The peer waits for counts in TAIL, READY and DONE,
+    /// whose words also carry the operation; the notices of this queue do, too.
+    pub fn queue_for(&self, part: Part) -> Queue {
+        let to_peer = self.sent.purpose().with_part(part);
+        // The receiver of a transfer permits and credits it: READY and HEAD travel against the data.
+        let is_answer = matches!(part, Part::Ready | Part::Head | Part::PacketHead);
+        self.queue.clone().for_purpose(if is_answer { to_peer.turned() } else { to_peer })
     }
 }
 
