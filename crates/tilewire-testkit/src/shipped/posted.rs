@@ -254,6 +254,12 @@ const DIRECT: &[(&str, Direct)] = &[
     }),
 ];
 
+/// To the previous rank.
+const BACK: Direct = |link, (out, window), inp, knobs, in_place| {
+    let (to, from) = link.neighbours();
+    hooked!(sendrecv(link, out, &inp.slice(0..out.len()), from, to), window, knobs, in_place)
+};
+
 /// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block has
 /// less to do.
 fn direct(
@@ -266,12 +272,17 @@ fn direct(
     let len = ranks * (blocks * 37 - 3);
     let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
     let (windows, inputs) = (tensors(len), tensors(if is_scatter { len * ranks } else { len }));
-    world(ranks, blocks, domains).plan(5, |link, launch| {
-        let (rank, blocks) = (link.number() as usize, if launch == 3 { 1 } else { blocks });
+    world(ranks, blocks, domains).plan(6, |link, launch| {
+        let (rank, blocks) = (link.number() as usize, if launch == 4 { 1 } else { blocks });
         let knobs =
             Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First twice with the neighbours alone, as in `after_neighbours`: a single launch finds nothing that an earlier one left.
-        let trace = if launch < 2 { DIRECT[0].1 } else { trace };
+        // First with the neighbours alone, as in `after_neighbours`. Twice to the next rank: a single launch finds nothing that
+        // an earlier one left. Once the other way round: the next rank may be near, and far peers must differ as well.
+        let trace = match launch {
+            0 | 1 => DIRECT[0].1,
+            2 => BACK,
+            _ => trace,
+        };
         trace(link, (&windows[rank], &link.window(&windows)), &inputs[rank], knobs, in_place)
     })
 }
@@ -280,12 +291,16 @@ fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError
     world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
 }
 
-/// The same after an exchange with the neighbours alone: counters that differ from peer to peer show whether a rank takes
-/// the slots of one for those of another.
+/// The same after and between exchanges with the neighbours alone. After the first one, counters that differ from peer to
+/// peer show whether a rank takes the slots of one for those of another. The second one fills all bytes that the last launch
+/// puts into, in other slots: nothing but the drain tells a ring that they have been read. It comes late, because a put that
+/// goes too far is found where nothing was written before.
 fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
-    world.plan(1 + GEOMETRIES.len(), |link, launch| match launch {
+    world.plan(2 + GEOMETRIES.len(), |link, launch| match launch {
         0 => exchange(link, blocks, Primitive::Staged, 0),
-        _ => trace(link, blocks, launch - 1),
+        1 | 2 => trace(link, blocks, launch - 1),
+        3 => before::staged(link, 2 * blocks, (64, 8)),
+        _ => trace(link, blocks, launch - 2),
     })
 }
 

@@ -54,15 +54,16 @@ fn every_posted_schedule_is_clean_and_decided() {
     }
 }
 
-/// `direct` into windows of far peers, through outboxes and from inputs, and two staged schedules.
-/// `tilewire check all --mutate all` has the others.
+/// Everything that posts carry between two ranks. With more blocks or ranks: `direct` into windows of far peers, through
+/// outboxes and from inputs, and two staged schedules. `tilewire check all --mutate all` has the others.
 #[test]
 fn mutations_of_posted_schedules_are_caught() {
     use Mutation::{EarlyFlush, NoticeBeforeData, OutboxReused, PartsOffByOne, PostBeforePut, WrongLine};
     let (mut missed, mut seen) = (Vec::new(), Vec::new());
     let settings = Settings { first_fault: true, ..Settings::default() };
-    for (ranks, blocks) in [(2, 2), (3, 1)] {
-        let is_wanted = |name: &str| name.starts_with("direct") || name.starts_with("staged,");
+    for (ranks, blocks) in [(2, 1), (2, 2), (3, 1)] {
+        let is_small = (ranks, blocks) == (2, 1);
+        let is_wanted = |name: &str| is_small || name.starts_with("direct") || name.starts_with("staged,");
         for case in posted(ranks, blocks).into_iter().filter(|case| is_wanted(&case.name)) {
             let plan = case.plan().unwrap();
             for &mutation in Mutation::all() {
