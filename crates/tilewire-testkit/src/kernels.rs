@@ -3,7 +3,7 @@
 use super::code::{Code, at, slot};
 use tilewire::ir::{
     Access, Base, BinaryOp, BulkDone, CompareOp, GroupOp, Kernel, Mask, Notice, NoticeKind, Op, Order, Place, PostSpan,
-    Scope, Slot, Special, Type, UnaryOp,
+    RequiredSpan, Scope, Slot, Special, Type, UnaryOp,
 };
 
 /// All of them, with the names of their snapshots.
@@ -18,6 +18,7 @@ pub fn all() -> Vec<(&'static str, Kernel)> {
         ("packets", packets()),
         ("bulk", bulk()),
         ("network", network()),
+        ("requirements", requirements()),
     ]
 }
 
@@ -268,6 +269,30 @@ pub fn network() -> Kernel {
         c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, NoticeKind::Credit) });
         c.run(Op::Post { queue: wire, peer, span: None, notice: notice(1, NoticeKind::Flush) });
         c.run(Op::Wait { slot: slot(arrived, zero), x: step });
+    });
+    code.finish()
+}
+
+/// Conditions that must hold, before a store that relies on them.
+pub fn requirements() -> Kernel {
+    let mut code = Code::new("requirements");
+    let y = code.buffer("y", Access::Out, Type::F32, 64);
+    let first = code.scalar("first", Type::I64);
+    code.role("main", 2, 1, |c, _| {
+        let (rank, size, bytes) = (c.int(0), c.int(256), c.int(16));
+        let first = c.value(Op::Scalar(first));
+        let (four, count) = (c.int(4), c.int(4));
+        let offset = c.value(Op::Binary { op: BinaryOp::Mul, a: first, b: four });
+        let end = c.value(Op::Binary { op: BinaryOp::Add, a: offset, b: bytes });
+        let fits = c.value(Op::Compare { op: CompareOp::Le, a: end, b: size });
+        let positive = c.value(Op::Compare { op: CompareOp::Ge, a: first, b: rank });
+        c.run(Op::Require { cond: positive, span: None });
+        c.run(Op::Require { cond: fits, span: Some(RequiredSpan { rank, offset, bytes, size }) });
+        c.each(&[count], |c, i| {
+            let x = c.constant(Type::F32, 0x3f80_0000);
+            let index = c.value(Op::Binary { op: BinaryOp::Add, a: first, b: i[0] });
+            c.run(Op::Store { at: at(y, index), x, mask: None });
+        });
     });
     code.finish()
 }

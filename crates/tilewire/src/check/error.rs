@@ -2,7 +2,7 @@
 
 use super::eval::Blocked;
 use super::observer::Actor;
-use crate::ir::{Kernel, SourceLine};
+use crate::ir::{Kernel, RequiredBytes, SourceLine};
 
 /// The place of an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,6 +91,13 @@ pub enum EvalError {
         /// The place.
         by: Location,
     },
+    /// A requirement of the kernel does not hold: the launch ends on all ranks.
+    Required {
+        /// The bytes it is about, if it is about bytes.
+        span: Option<RequiredBytes>,
+        /// The place.
+        by: Location,
+    },
     /// Every unfinished instance waits for something that nobody will do.
     Deadlock {
         /// The waiting instances.
@@ -130,6 +137,10 @@ errors! {
         OtherOperation { what, expected, seen, by } =>
             "{by}: {what} is of operation {seen}, and this launch is operation {expected}; launch the same operations \
              in the same order on both ranks",
+        Required { span, by } => { |f|
+            write!(f, "{by}: ")?;
+            RequiredBytes::explain(span.as_ref(), f)
+        },
         Deadlock { blocked } => { |f|
             write!(f, "deadlock: {} instances wait forever", blocked.len())?;
             for Stuck { by, on } in blocked {

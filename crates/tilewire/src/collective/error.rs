@@ -4,8 +4,10 @@ use super::call::Call;
 use super::rebind::RebindError;
 use crate::cuda::CudaError;
 use crate::hook::{BuildError, Misuse};
-use crate::ir::SourceLine;
-use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting, deadlock, mismatch, other_operation};
+use crate::ir::{RequiredBytes, SourceLine};
+use crate::transport::{
+    Cause, Rank, TransferError, TransportError, Waiting, deadlock, mismatch, other_operation, required,
+};
 use crate::vm::{LaunchError, PrepareError};
 use std::fmt;
 use std::sync::Arc;
@@ -60,6 +62,9 @@ pub enum RunError {
     /// A peer launched a different operation where it should have launched the same one as this rank. All ranks are
     /// told. The transport is broken.
     OtherOperation(Box<OtherOperation>),
+    /// A kernel of a rank required something that does not hold, such as that a put stays inside its window
+    /// ([`RoleCtx::require`](crate::hook::RoleCtx::require)). All ranks are told. The transport is broken.
+    Required(Box<Requirement>),
     /// These ranks wait for each other, in launches or before their first launches. All ranks are told. The transport
     /// is broken.
     Deadlock(Box<Deadlock>),
@@ -97,6 +102,20 @@ pub struct OtherOperation {
     pub peer: Rank,
     /// The operation that the other rank launched, with its source line if known.
     pub there: String,
+}
+
+/// A requirement of a kernel that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Requirement {
+    /// The rank whose kernel found it.
+    pub rank: Rank,
+    /// The bytes it is about, if it is about bytes.
+    pub span: Option<RequiredBytes>,
+    /// Its source line.
+    pub at: String,
+    /// The launch, with its source line.
+    pub launch: String,
 }
 
 /// Ranks that wait for each other.
@@ -179,6 +198,15 @@ messages! {
     }
 }
 
+messages! {
+    struct Requirement {
+        Requirement { rank, span, at, launch } => { |f|
+            let span = span.map(|RequiredBytes { rank, offset, bytes, size }| [rank, offset, bytes, size]);
+            required(f, rank, span, (at, launch))
+        },
+    }
+}
+
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         deadlock(f, &self.waiting)
@@ -248,6 +276,7 @@ errors! {
         Mismatch(error) => "{error}",
         PeerFailed { cause, during, .. } => { |f| peer_failed(f, cause, during.as_deref()) },
         OtherOperation(error) => "{error}",
+        Required(error) => "{error}",
         Deadlock(error) => "{error}",
         Timeout(error) => "{error}",
     }

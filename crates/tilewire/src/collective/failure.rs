@@ -9,11 +9,13 @@
 //! ended adds what the error itself does not know: the late rank and the user's call.
 
 use super::call::Call;
-use super::error::{Deadlock, During, Mismatch, OtherOperation, RunError, Stage, Timeout};
+use super::error::{Deadlock, During, Mismatch, OtherOperation, Requirement, RunError, Stage, Timeout};
 use crate::cuda::{CudaError, Stopped};
-use crate::ir::SourceLine;
+use crate::ir::{RequiredBytes, SourceLine};
 use crate::transport::bootstrap::{BootstrapError, Departure};
-use crate::transport::{AbortCode, Cause, Difference, Rank, SegmentError, TransferError, TransportError, Verdict};
+use crate::transport::{
+    AbortCode, Cause, Difference, Rank, SegmentError, TransferError, TransportError, Unmet, Verdict,
+};
 use crate::vm::LaunchError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +86,11 @@ impl From<Verdict> for RunError {
                 let ([mine, call], [theirs, called]) = (here.1, there.1);
                 let (rank, peer, calls) = (rank(here.0), rank(there.0), [call, called]);
                 RunError::Mismatch(Box::new(Mismatch { rank, peer, what, mine, theirs, calls }))
+            }
+            Verdict::Required(unmet) => {
+                let Unmet { rank: by, span, at, launch } = *unmet;
+                let (rank, span) = (rank(by), span.map(RequiredBytes::of));
+                RunError::Required(Box::new(Requirement { rank, span, at, launch }))
             }
             Verdict::OtherOperation { here, there } => {
                 let (here, there, rank, peer) = (here.1, there.1, rank(here.0), rank(there.0));

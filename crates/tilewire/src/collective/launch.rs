@@ -5,11 +5,11 @@ use super::error::RunError;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, Seat};
 use crate::hook::Traced;
-use crate::ir::{Kernel, Param, SourceLine, simplify, verify};
+use crate::ir::{Kernel, Param, RequiredBytes, SourceLine, simplify, verify};
 use crate::link::Transport;
 use crate::tensor::{Arg, Memory};
 use crate::transport::proxy::Proxy;
-use crate::transport::{Abort, AbortCode, Cause, Deadline, Door, Rank, TransferError, TransportError, Verdict};
+use crate::transport::{Abort, AbortCode, Cause, Deadline, Door, Rank, TransferError, TransportError, Unmet, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -291,9 +291,20 @@ impl<'l> Launch<'l> {
             }
             error = verdict.into();
         }
+        if let Some(verdict) = self.unmet(&error) {
+            // A kernel over several transports ends the launches of all of them.
+            for host in &self.hosts {
+                match host.door().and_then(Door::status) {
+                    Some(status) => status.tell_all(&verdict),
+                    None => host.fail(own(AbortCode::Required)),
+                }
+            }
+            error = verdict.into();
+        }
         let cause = match &error {
             RunError::Timeout(_) => Cause::timed_out(self.hosts[0].rank().index(), late.map(Rank::index)),
             RunError::OtherOperation(_) => own(AbortCode::Mismatched),
+            RunError::Required(_) => own(AbortCode::Required),
             // Other ranks must be told the original cause, not that this rank was told of it.
             RunError::PeerFailed { cause, .. } => *cause,
             // Nothing was started, and nothing is lost.
@@ -315,7 +326,8 @@ impl<'l> Launch<'l> {
 
     /// Why a transport is broken, unless a failure of this rank broke it.
     fn broken_by_others(&self) -> Option<Cause> {
-        let is_verdict = |cause: &Cause| matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched);
+        let is_verdict =
+            |cause: &Cause| matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched | AbortCode::Required);
         let by_others = |host: &&dyn Transport| {
             host.broken().filter(|cause| is_verdict(cause) || cause.rank != host.rank().index())
         };
@@ -333,6 +345,17 @@ impl<'l> Launch<'l> {
         let RunError::Timeout(timeout) = error else { return None };
         let late = self.hosts[0].door()?.status()?.late(timeout.peer?.index());
         Some(Rank::new(late as u32))
+    }
+
+    /// The requirement of this rank's kernel that does not hold, if that ended the launch.
+    fn unmet(&self, error: &RunError) -> Option<Verdict> {
+        let (rank, span, at) = match error {
+            RunError::Launch(LaunchError::Required { span, by, at }) => (by.rank, span, at),
+            RunError::Cuda(CudaError::Required(unmet)) => (unmet.rank as usize, &unmet.span, &unmet.at),
+            _ => return None,
+        };
+        let span = span.map(|RequiredBytes { rank, offset, bytes, size }| [rank, offset, bytes, size]);
+        Some(Verdict::Required(Box::new(Unmet { rank, span, at: at.to_string(), launch: self.call.to_string() })))
     }
 
     /// The two operations, if a wait found a different one from its own.

@@ -85,7 +85,7 @@ pub use algorithm::{Algorithm, ReduceOp, Reducible};
 pub use builder::{Carries, CarriesTuples, Collective, Combining, Exchange, Map, Mapping, Moving, Reduction, Travels};
 pub use call::Call;
 pub use config::{Config, Knobs, Primitive};
-pub use error::{During, Mismatch, RunError, Stage, Timeout};
+pub use error::{During, Mismatch, Requirement, RunError, Stage, Timeout};
 pub use exchanges::{Barrier, all_gather, all_to_all, barrier, broadcast, gather, recv, scatter, send, sendrecv};
 pub use launch::Launch;
 pub use map::{map, prepare};

@@ -3,7 +3,7 @@
 
 mod error;
 
-pub use error::{CudaError, Stopped};
+pub use error::{CudaError, Stopped, UnmetRequirement};
 
 use crate::ir::Kernel;
 use crate::ptx::Target;

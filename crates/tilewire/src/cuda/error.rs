@@ -1,6 +1,6 @@
 //! Errors of the GPU engine.
 
-use crate::ir::SourceLine;
+use crate::ir::{RequiredBytes, SourceLine};
 use crate::ptx::PtxError;
 #[cfg(feature = "cuda")]
 use cudarc::driver::DriverError;
@@ -79,11 +79,41 @@ pub enum CudaError {
     OtherOperation(Box<Stopped>),
     /// An access out of bounds, if bounds are checked: `index` is its index, `expected` the largest one allowed.
     OutOfBounds(Box<Stopped>),
+    /// A requirement of the kernel does not hold.
+    Required(Box<UnmetRequirement>),
     /// The abort word was set.
     Aborted {
         /// Its value.
         word: u64,
     },
+}
+
+/// A requirement that does not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnmetRequirement {
+    /// The rank that found it.
+    pub rank: u32,
+    /// Its block.
+    pub block: u64,
+    /// Name of its role.
+    pub role: String,
+    /// Copy of the role.
+    pub copy: u64,
+    /// The bytes it is about, if it is about bytes.
+    pub span: Option<RequiredBytes>,
+    /// The user's line of the requirement.
+    pub at: SourceLine,
+    /// The launch, in words; empty if nobody named it.
+    pub launch: String,
+}
+
+messages! {
+    struct UnmetRequirement {
+        UnmetRequirement { rank, block, role, copy, span, at, .. } => { |f|
+            RequiredBytes::explain(span.as_ref(), f)?;
+            write!(f, ": rank {rank} block {block} role {role} copy {copy}, at {at}")
+        },
+    }
 }
 
 /// A wait that gave up, or an access out of bounds.
@@ -153,6 +183,7 @@ errors! {
             "{}: rank {}, block {}, role {}, copy {}: index {} of {}, where the largest is {}",
             by.at, by.rank, by.block, by.role, by.copy, by.index as i64, by.param, by.expected
         ),
+        Required(unmet) => "{unmet}",
         Aborted { word } => "the launch was aborted: word {word:#x}",
     }
     from { PtxError => Ptx }

@@ -48,7 +48,7 @@ mod stream;
 
 pub use buffer::Buffer;
 pub use device::Device;
-pub use error::{CudaError, Stopped};
+pub use error::{CudaError, Stopped, UnmetRequirement};
 pub use event::Event;
 pub use foreign::{Foreign, ForeignEntry, Grid};
 pub use graph::Graph;

@@ -1,9 +1,9 @@
 //! What launches wait for, as reported by their kernels, for the thread that watches a rank while its host does
 //! something else.
 
-use super::error::{CudaError, Stopped};
+use super::error::{CudaError, Stopped, UnmetRequirement};
 use super::report::Report;
-use crate::ir::{Entity, Inst, Kernel, Param, Purpose, RoleId, matching};
+use crate::ir::{Entity, Inst, Kernel, Param, Purpose, RequiredBytes, RoleId, matching};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Between};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -68,6 +68,18 @@ impl ObservedLaunch {
     fn stopped(&self, words: &[u64; abi::REPORT_WORDS]) -> CudaError {
         let kernel = &self.kernel;
         let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
+        if state == abi::REQUIRED {
+            let span = [param, index, bank, expected].map(|word| word as i64);
+            return CudaError::Required(Box::new(UnmetRequirement {
+                rank: self.rank,
+                block,
+                role: kernel.roles[RoleId::new(role as usize)].name.clone(),
+                copy,
+                span: (seen != 0).then(|| RequiredBytes::of(span)),
+                at: kernel.line(Inst::new(inst as usize)).clone(),
+                launch: self.name.get().cloned().unwrap_or_default(),
+            }));
+        }
         let bound = kernel.params.iter().nth(param as usize);
         let name = bound.map_or("scratch", |(_, param)| param.name());
         // A wait for room in a queue counts entries, also where the posts are matched.

@@ -13,6 +13,7 @@
 //! | `view.rs` | memory: [`View`], [`View2`], captured tensors |
 //! | `block.rs` | [`Block`]: parameters and roles |
 //! | `role.rs` | [`RoleCtx`]: `each`, control flow, variables, scratch |
+//! | `require.rs` | conditions that must hold when the kernel runs |
 //! | `wire.rs` | regions, slots, packets, bulk copies, posts |
 //! | `ctx.rs` | [`Ctx`]: the argument of a collective's hook |
 //! | `regs.rs` | [`Regs`]: the payload from `produce` to `consume` |
@@ -48,6 +49,7 @@ mod error;
 mod legs;
 mod ops;
 mod regs;
+mod require;
 mod role;
 mod trace;
 mod value;

@@ -1,7 +1,7 @@
 //! A kernel: parameters, roles, and the arenas that hold their code.
 
 use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
-use super::op::{Base, Const, Mask, Notice, Op, Place, PostSpan, Slot};
+use super::op::{Base, Const, Mask, Notice, Op, Place, PostSpan, RequiredSpan, Slot};
 use super::purpose::Purpose;
 use super::types::{Shape, Type};
 use std::collections::BTreeMap;
@@ -424,6 +424,15 @@ macro_rules! visit_operands {
                 if let Some(Notice { slot, x, .. }) = notice {
                     $visit!(slot);
                     $visit!(x);
+                }
+            }
+            Op::Require { cond, span } => {
+                $visit!(cond);
+                if let Some(RequiredSpan { rank, offset, bytes, size }) = span {
+                    $visit!(rank);
+                    $visit!(offset);
+                    $visit!(bytes);
+                    $visit!(size);
                 }
             }
             Op::If { cond, .. } | Op::While { cond, .. } => $visit!(cond),

@@ -59,6 +59,7 @@ mod op;
 mod print;
 mod purpose;
 mod quick_map;
+mod requirement;
 pub mod ring;
 pub mod scalar;
 mod simplify;
@@ -72,12 +73,13 @@ pub use entity::{Entity, Inst, ParamId, Region, RoleId, ScratchId, Site, Table, 
 pub(crate) use facts::Facts;
 pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
 pub use op::{
-    Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Notice, Op, Order, Place, PostSpan, Scope, Slot,
-    Special, UnaryOp,
+    Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Notice, Op, Order, Place, PostSpan, RequiredSpan, Scope,
+    Slot, Special, UnaryOp,
 };
 pub use print::{fingerprint, inst_text};
 pub use purpose::{Part, Purpose};
 pub(crate) use quick_map::QuickMap;
+pub use requirement::RequiredBytes;
 pub use ring::NoticeKind;
 pub use simplify::simplify;
 pub use types::{Shape, Type};

@@ -499,6 +499,16 @@ pub enum Op {
         notice: Option<Notice>,
     },
 
+    /// Ends the launch on all ranks, with a report, unless `cond` holds. Nothing that follows it in this role copy
+    /// happens then; what other role copies do until they end is not ordered with it. Ordering: none. PTX: a uniform
+    /// branch; if it is taken, the leader fills the report and the role copy ends. CPU: a fault. Not in an `each`.
+    Require {
+        /// Uniform bool.
+        cond: Value,
+        /// The bytes that the condition is about, if it is about bytes: the report names them.
+        span: Option<RequiredSpan>,
+    },
+
     // ---- control (all on uniform values; none inside an `each`) ---------------------------------------------------
     /// Runs one of two regions.
     If {
@@ -539,6 +549,19 @@ pub enum Op {
         /// Body: no control flow, no signals.
         body: Region,
     },
+}
+
+/// The bytes that an [`Op::Require`] is about, in the memory of a rank. All uniform `i64`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RequiredSpan {
+    /// The rank whose memory it is.
+    pub rank: Value,
+    /// The first byte.
+    pub offset: Value,
+    /// Number of bytes.
+    pub bytes: Value,
+    /// Number of bytes that there are.
+    pub size: Value,
 }
 
 /// The bytes of a post.

@@ -15,7 +15,7 @@
 
 use super::entity::{Entity, Inst, Region, RoleId, ScratchId, Value, VarId};
 use super::kernel::{Access, Kernel, Param};
-use super::op::{Base, Mask, Notice, Op, Place, PostSpan, Slot};
+use super::op::{Base, Mask, Notice, Op, Place, PostSpan, RequiredSpan, Slot};
 use super::ring::NoticeKind;
 use super::types::Shape;
 use std::collections::{HashMap, HashSet};
@@ -325,6 +325,11 @@ impl Names {
                 format!("{name} {queue} peer {} slot {}, {}", v(peer), v(slot), v(x))
             }
             Op::Post { queue, peer, span: None, notice: None } => format!("post {queue} peer {} nothing", v(peer)),
+            Op::Require { cond, span: None } => format!("require {}", v(cond)),
+            Op::Require { cond, span: Some(RequiredSpan { rank, offset, bytes, size }) } => {
+                let [rank, offset, bytes, size] = [rank, offset, bytes, size].map(v);
+                format!("require {} of rank {rank} offset {offset} bytes {bytes} in {size}", v(cond))
+            }
             Op::If { .. } | Op::For { .. } | Op::While { .. } | Op::Each { .. } => unreachable!("has regions"),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::entity::Value;
 use super::kernel::{Access, Kernel, Param};
-use super::op::{Base, BinaryOp, CompareOp, Notice, Op, Place, PostSpan, Slot, UnaryOp};
+use super::op::{Base, BinaryOp, CompareOp, Notice, Op, Place, PostSpan, RequiredSpan, Slot, UnaryOp};
 use super::ring::{MAX_PARTS, NoticeKind};
 use super::types::{Shape, Type};
 
@@ -216,6 +216,15 @@ impl Check<'_> {
                 }
                 if span.is_none() && notice.is_none() {
                     self.say("a post without bytes and without a notice".into());
+                }
+            }
+            Op::Require { cond, span } => {
+                self.uniform("requirement", *cond);
+                self.expect("requirement", *cond, Type::Bool);
+                if let Some(RequiredSpan { rank, offset, bytes, size }) = span {
+                    for v in [rank, offset, bytes, size] {
+                        self.index("number of a requirement", *v);
+                    }
                 }
             }
             Op::If { cond, .. } | Op::While { cond, .. } => {

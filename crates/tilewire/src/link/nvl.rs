@@ -10,7 +10,9 @@ use super::gpu_memory::{Sharing, own_memory, share};
 use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
 use super::{Machine, Transport};
-use crate::cuda::{AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream};
+use crate::cuda::{
+    AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream, UnmetRequirement,
+};
 use crate::tensor::{Between, Memory};
 use crate::transport::bootstrap::LocalBootstrap;
 use crate::transport::desk::Desk;
@@ -23,7 +25,7 @@ use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
     Abort, Cause, Crossing, Dealings, DeviceWait, Door, Doorbell, Found, LinkKind, LinkShape, Operations, Pairing,
-    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Verdict, World,
+    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Unmet, Verdict, World,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -498,6 +500,13 @@ impl StallWatch {
         self.status.tell_all(&Verdict::OtherOperation { here, there });
     }
 
+    /// Tells all ranks that a kernel required something that does not hold.
+    fn tell_unmet(&self, by: &UnmetRequirement) {
+        let span = by.span.map(|span| [span.rank, span.offset, span.bytes, span.size]);
+        let (at, launch) = (by.at.to_string(), by.launch.clone());
+        self.status.tell_all(&Verdict::Required(Box::new(Unmet { rank: self.rank, span, at, launch })));
+    }
+
     fn look(&mut self, seat: &Seat) {
         let Seat { stream, launches, .. } = seat;
         // If the device is gone, nothing is known about it.
@@ -515,6 +524,7 @@ impl StallWatch {
         // Read after the mark: a wait that gives up reports first, and then takes its mark back.
         match launches.reported() {
             Some(CudaError::OtherOperation(by)) => return self.tell_of(&by),
+            Some(CudaError::Required(by)) => return self.tell_unmet(&by),
             // The line stays until the abort words are set, since other ranks with the same deadline are looking for
             // the late rank.
             Some(CudaError::Timeout(_)) => return,

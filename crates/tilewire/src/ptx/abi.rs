@@ -25,11 +25,12 @@
 //!
 //! ```text
 //!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access is out of bounds (if bounds are checked),
-//!               4 the awaited signal or packet came from another operation
+//!               4 the awaited signal or packet came from another operation, 5 a requirement of the kernel does not hold
 //!        1 role   2 block   3 copy   4 instruction (its number)
 //!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index, or ticket
 //!        8 expected, or the largest index allowed   9 seen, or 0
 //!        (for a queue: the entries that the proxy must be done with, and those that it is done with)
+//!        (for a requirement: 5 the rank, 6 the number of bytes, 7 the offset, 8 the size, 9 whether it is about bytes)
 //! ```
 //!
 //! A long wait **stalls**. After [`STALLED_AFTER`] it repeatedly writes the parameter it waits at and the time into the
@@ -80,6 +81,9 @@ pub const OUTSIDE: u64 = 3;
 
 /// Report state: a wait found a signal or packet of another operation.
 pub const OTHER_OPERATION: u64 = 4;
+
+/// Report state: a requirement of the kernel does not hold.
+pub const REQUIRED: u64 = 5;
 
 /// Value that a wait that gives up writes to the abort word.
 pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;

@@ -357,7 +357,8 @@ impl<'k> RoleCode<'k> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
         // Only the leader touches memory in these.
-        let by_leader = matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. } | Op::Post { .. });
+        let by_leader =
+            matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. } | Op::Post { .. } | Op::Require { .. });
         if !(is_lane_local(&data.op) || by_leader) {
             self.clean = false;
         }
@@ -451,6 +452,7 @@ impl<'k> RoleCode<'k> {
             Op::BulkWait { pending, done } => self.bulk_wait(*pending, *done),
             Op::ProxyFence => self.proxy_fence(),
             Op::Barrier => self.barrier(),
+            Op::Require { cond, span } => self.require(inst, *cond, span.as_ref()),
             Op::Post { queue, peer, span, notice } => self.post(inst, *queue, *peer, span.as_ref(), notice.as_ref()),
             Op::Group { .. } | Op::PacketPut { .. } | Op::PacketGet { .. } => {
                 unreachable!("the verifier allows it in an `each` only")

@@ -18,7 +18,7 @@ use super::batch::{Batch, Wanted};
 use super::role::RoleCode;
 use super::text::{Hex, Label, Reg};
 use crate::ir::matching::{COUNT_SHIFT, FLAG_BITS, IN_STEP};
-use crate::ir::{Base, Entity, Inst, Param, Place, Slot, Value};
+use crate::ir::{Base, Entity, Inst, Param, Place, RequiredSpan, Slot, Value};
 use std::fmt::Display;
 
 /// The object of a wait, as the report names it.
@@ -461,6 +461,24 @@ impl RoleCode<'_> {
         self.report(what, state);
         self.t.at(over);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
+    }
+
+    /// Goes on if the condition holds. Otherwise the leader reports, and the role copy ends. The condition is uniform, so
+    /// all lanes take the same way, and no barrier is needed.
+    pub fn require(&mut self, inst: Inst, cond: Value, span: Option<&RequiredSpan>) {
+        let (cond, holds) = (self.value(cond), self.t.label());
+        self.t.jump_if(cond, holds);
+        self.t.branch_unless(self.fixed.leader, self.exit);
+        let numbers = match span {
+            Some(RequiredSpan { rank, offset, bytes, size }) => [*rank, *offset, *bytes, *size].map(|v| self.value(v)),
+            None => [0; 4].map(|zero| self.t.d_const(zero)),
+        };
+        let [rank, offset, bytes, size] = numbers;
+        let [inst, has_span] = [inst.index() as u64, span.is_some().into()].map(|n| self.t.d_const(n));
+        let what = Awaited { inst, param: rank, bank: bytes, index: offset, expected: size, seen: has_span };
+        self.report(what, &abi::REQUIRED);
+        self.t.jump(self.exit);
+        self.t.at(holds);
     }
 
     /// Fills the report unless it is taken, and sets the abort word unless it is set.

@@ -37,6 +37,8 @@ pub enum AbortCode {
     /// It found that a peer launched a different operation, or disagrees about the same one:
     /// [`Status::verdict`](super::Status::verdict) names both.
     Mismatched,
+    /// Its kernel required something that does not hold: [`Status::verdict`](super::Status::verdict) says what.
+    Required,
     /// It can no longer hear of ranks in other domains: the store through which they tell each other is gone.
     Cut,
     /// Its network to a rank failed, and nothing is known about that rank's end. [`Cause::severed_from`] is that rank.
@@ -59,8 +61,9 @@ impl AbortCode {
             AbortCode::Mismatched => 9,
             AbortCode::Cut => 10,
             AbortCode::Severed => 11,
+            AbortCode::Required => 12,
             // Never 0, which would mean that nothing is wrong, and never a known code.
-            AbortCode::Other(code) => code.max(12),
+            AbortCode::Other(code) => code.max(13),
         }
     }
 
@@ -77,6 +80,7 @@ impl AbortCode {
             9 => AbortCode::Mismatched,
             10 => AbortCode::Cut,
             11 => AbortCode::Severed,
+            12 => AbortCode::Required,
             code => AbortCode::Other(code),
         }
     }
@@ -158,6 +162,7 @@ impl fmt::Display for Cause {
             }
             AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
             AbortCode::Mismatched => write!(f, "rank {rank} found that a peer does something else"),
+            AbortCode::Required => write!(f, "rank {rank} found that a requirement of its kernel does not hold"),
             AbortCode::Cut => {
                 write!(f, "rank {rank} lost the store through which ranks of different hosts hear of each other")
             }
@@ -266,7 +271,8 @@ mod tests {
     #[test]
     fn a_cause_survives_its_word() {
         use AbortCode::*;
-        let known = [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped, Deadlocked, Mismatched, Cut, Severed];
+        let known =
+            [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped, Deadlocked, Mismatched, Cut, Severed, Required];
         for code in known.into_iter().chain([Other(77)]) {
             for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
                 let cause = Cause { code, rank, reason };

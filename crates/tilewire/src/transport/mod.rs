@@ -98,8 +98,10 @@ pub use rendezvous::TransportError;
 pub use segment::ControlSockets;
 pub use segment::{Exchange, SegmentOptions, SegmentSet};
 pub use sizing::DEFAULT_TOTAL;
-pub use status::{Crossing, Dealings, DeviceWait, Difference, Kind as WaitKind, Operations, Status, Verdict, Waiting};
-pub(crate) use status::{Found, deadlock, mismatch, other_operation};
+pub use status::{
+    Crossing, Dealings, DeviceWait, Difference, Kind as WaitKind, Operations, Status, Unmet, Verdict, Waiting,
+};
+pub(crate) use status::{Found, deadlock, mismatch, other_operation, required};
 pub use threads::start_thread;
 pub(crate) use transfer::check_slots;
 pub use transfer::{Protocol, Transfer, TransferError};

@@ -103,8 +103,8 @@ mod verdict;
 
 pub use device::{Crossing, Dealings, DeviceWait, Operations};
 pub(crate) use judge::Found;
-pub use verdict::{Difference, Verdict, Waiting};
-pub(crate) use verdict::{deadlock, mismatch, other_operation};
+pub use verdict::{Difference, Unmet, Verdict, Waiting};
+pub(crate) use verdict::{deadlock, mismatch, other_operation, required};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::mapping::{Line, Mapping};
@@ -476,7 +476,7 @@ impl Status {
 
     /// The verdict that this rank was given, if the cause says that there is one.
     pub fn verdict(&self, cause: Cause) -> Option<Verdict> {
-        if !matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched) {
+        if !matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched | AbortCode::Required) {
             return None;
         }
         // The abort word was read without ordering; the fence makes everything written before it visible.

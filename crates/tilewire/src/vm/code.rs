@@ -105,6 +105,8 @@ pub(crate) enum Opcode {
     PacketReceive,
     /// Writes descriptor `e` into its queue; blocks while it is full.
     Post,
+    /// Ends the launch with report `e` if register `a` is 0.
+    Require,
 
     /// Starts each `e`: extents, strip geometry. Jumps to its end if it is empty.
     EachBegin,
@@ -221,6 +223,8 @@ pub(crate) enum Extra {
     Slot,
     /// An index into `posts`.
     Post,
+    /// An index into `requires`.
+    Require,
     /// An index into `eaches`.
     Each,
     /// The byte offset of a word in entry `b`.
@@ -271,6 +275,7 @@ impl Opcode {
             Opcode::PacketSend => ([Reg, None, Reg, None], Extra::Access(2)),
             Opcode::PacketReceive => ([Reg, NextSlot, Reg, None], Extra::Access(2)),
             Opcode::Post => ([None; 4], Extra::Post),
+            Opcode::Require => ([Reg, None, None, None], Extra::Require),
             Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
             // Bound lanes take their element size from the access: the verifier compares the two.
             Opcode::Bind | Opcode::BindStore => ([LaneOut(0), None, None, Count], Extra::Access(1)),
@@ -371,6 +376,14 @@ pub(crate) struct PostRef {
     pub at: SourceLine,
 }
 
+/// The report of a requirement that does not hold.
+#[derive(Clone, Debug)]
+pub(crate) struct RequireRef {
+    /// Registers with the rank, the offset, the number of bytes and the size that it is about, if it is about bytes.
+    pub span: Option<[u16; 4]>,
+    pub at: SourceLine,
+}
+
 /// One `each`: registers with its extents and the geometry of its strips.
 #[derive(Clone, Debug)]
 pub(crate) struct Each {
@@ -428,6 +441,7 @@ pub(crate) struct RoleCode {
     pub accesses: Vec<Access>,
     pub slots: Vec<SlotRef>,
     pub posts: Vec<PostRef>,
+    pub requires: Vec<RequireRef>,
     pub eaches: Vec<Each>,
     pub polls: Vec<Poll>,
     /// Bytes of role scratch, and entries of the base addresses that point into it: (entry, offset).

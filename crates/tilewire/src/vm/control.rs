@@ -428,6 +428,12 @@ pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
+/// `Require`
+pub(crate) unsafe fn require(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe { if m.reg((*pc).a) != 0 { pc.add(1) } else { fault(m, pc, Fault::Required { require: (*pc).e as u32 }) } }
+}
+
 /// `Post`
 pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above; the source range is checked, and the verifier checked that the memory holds a ring of this

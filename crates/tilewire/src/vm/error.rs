@@ -1,6 +1,6 @@
 //! What can go wrong when a kernel is prepared or launched on the CPU.
 
-use crate::ir::{SourceLine, Type};
+use crate::ir::{RequiredBytes, SourceLine, Type};
 use std::time::Duration;
 
 /// Why a kernel cannot be prepared for the CPU engine.
@@ -122,6 +122,15 @@ pub enum LaunchError {
         /// Source line.
         at: SourceLine,
     },
+    /// A requirement of the kernel ([`Op::Require`](crate::ir::Op::Require)) does not hold.
+    Required {
+        /// The bytes it is about, if it is about bytes.
+        span: Option<RequiredBytes>,
+        /// Block and role that found it.
+        by: Box<Who>,
+        /// Source line of the requirement.
+        at: SourceLine,
+    },
     /// A wait was not satisfied before the deadline.
     Timeout {
         /// What was waited for: the op and the slot, packet or queue.
@@ -212,6 +221,10 @@ errors! {
             "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}",
         NoSuchBank { name, bank, banks, by, at } => "bank {bank} of {name}, which has {banks}: {by}, at {at}",
         NegativeCount { count, by, at } => "copy of {count} elements: {by}, at {at}",
+        Required { span, by, at } => { |f|
+            RequiredBytes::explain(span.as_ref(), f)?;
+            write!(f, ": {by}, at {at}")
+        },
         Timeout { what, expected, seen, after, by, at, .. } =>
             "{what}: waited {after:?} for {expected}, saw {seen}: {by}, at {at}; see what the rank that signals it is \
              doing, or allow a longer deadline",

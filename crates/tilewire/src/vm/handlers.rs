@@ -86,6 +86,7 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::PacketSend => packet::packet_send,
         Opcode::PacketReceive => packet::packet_receive,
         Opcode::Post => control::post,
+        Opcode::Require => control::require,
         Opcode::EachBegin => control::each_begin,
         Opcode::EachNext => control::each_next,
         Opcode::Bind => memory::bind,

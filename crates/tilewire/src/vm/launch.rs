@@ -15,7 +15,7 @@ use super::stores::{KEPT_IN_CACHE, StorePolicy};
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::ring::TICKETS_BYTES;
-use crate::ir::{self, Kernel, Op, Param, Type, matching};
+use crate::ir::{self, Kernel, Op, Param, RequiredBytes, Type, matching};
 use crate::tensor::{Arg, HomeThread, Memory, MixedBanks};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -320,6 +320,10 @@ impl Prepared {
                     let (what, at) = (format!("packet {packet} of {}", access.name), access.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_flag);
                     LaunchError::OtherOperation { what, bank, peer, expected, seen, by, at }
+                }
+                Fault::Required { require } => {
+                    let span = machine.required_span(require).map(RequiredBytes::of);
+                    LaunchError::Required { span, by, at: role.requires[require as usize].at.clone() }
                 }
                 Fault::Count { access: k, count } => LaunchError::NegativeCount { count, by, at: access(k).at.clone() },
             },

@@ -126,7 +126,7 @@ impl Watch {
     }
 }
 
-/// A memory access that must not happen.
+/// An access that must not happen, or a condition that must hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// Elements from `index` on leave the bank.
@@ -137,6 +137,8 @@ pub(crate) enum Fault {
     Bank { access: u32, bank: i64 },
     /// No such slot, or no such bank of slots.
     Slot { slot: u32, bank: i64, index: i64 },
+    /// A requirement of the kernel does not hold.
+    Required { require: u32 },
     /// A bulk copy of a negative count.
     Count { access: u32, count: i64 },
     /// A slot has the awaited count, but of another operation.
@@ -515,6 +517,13 @@ impl Machine {
             _ => return None,
         };
         Some(Awaited { rank: rank as usize, address: self.watch.address()? })
+    }
+
+    /// The numbers of a requirement, as this machine has computed them.
+    pub(crate) fn required_span(&self, require: u32) -> Option<[i64; 4]> {
+        let span = self.role().requires[require as usize].span?;
+        // SAFETY: the verifier checked the registers of every requirement.
+        Some(span.map(|reg| unsafe { self.reg(reg) } as i64))
     }
 
     /// The program this machine runs.

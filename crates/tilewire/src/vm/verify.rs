@@ -68,6 +68,9 @@ impl<'r> Check<'r> {
                 self.reg(value)?;
             }
         }
+        for require in &role.requires {
+            require.span.iter().flatten().try_for_each(|reg| self.reg(*reg))?;
+        }
         for &(reg, input) in &role.inputs {
             self.reg(reg)?;
             if let Input::Scalar(entry, ty) = input {
@@ -226,6 +229,7 @@ impl<'r> Check<'r> {
             }
             Extra::Slot => index(inst.e, self.role.slots.len())?,
             Extra::Post => index(inst.e, self.role.posts.len())?,
+            Extra::Require => index(inst.e, self.role.requires.len())?,
             Extra::Each => index(inst.e, self.role.eaches.len())?,
             Extra::Size => {
                 ensure(inst.e > 0, || "group of no elements".into())?;

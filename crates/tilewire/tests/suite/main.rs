@@ -28,6 +28,7 @@ mod ptx_rectangles;
 mod ptx_schedules;
 mod ptx_text;
 mod ptx_transposes;
+mod requirements;
 mod simplify;
 mod snapshots;
 mod strategy;

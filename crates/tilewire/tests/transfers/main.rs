@@ -16,6 +16,7 @@ mod own_schedules;
 mod posted_fitness;
 mod posted_windows;
 mod posts;
+mod requirements;
 mod segment;
 mod segment_processes;
 mod sendrecv;

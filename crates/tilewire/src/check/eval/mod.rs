@@ -15,7 +15,7 @@ mod value;
 use super::error::{EvalError, Location};
 use super::memory::{Binding, MemoryId, World};
 use super::observer::{Actor, Observer, SlotRef, Wanted};
-use crate::ir::{Entity, Inst, Kernel, Op, Region, Shape, SourceLine, Value};
+use crate::ir::{Entity, Inst, Kernel, Op, Region, RequiredBytes, RequiredSpan, Shape, SourceLine, Value};
 use bulk::BulkQueue;
 use each::EachState;
 use std::fmt;
@@ -340,6 +340,13 @@ impl<'k> Instance<'k> {
             }
             Op::BulkWait { pending, done } => self.bulk_wait(inst, *pending, *done, world, observer),
             Op::Post { .. } => self.post(inst, world, observer)?,
+            Op::Require { cond, span } if self.uniform(*cond) == 0 => {
+                let span = span.map(|RequiredSpan { rank, offset, bytes, size }| {
+                    RequiredBytes::of([rank, offset, bytes, size].map(|v| self.uniform(v) as i64))
+                });
+                return Err(EvalError::Required { span, by: self.location(inst) });
+            }
+            Op::Require { .. } => {}
             Op::Group { .. } | Op::PacketPut { .. } | Op::PacketGet { .. } => {
                 return Err(self.malformed(inst, "the op belongs in an `each`"));
             }

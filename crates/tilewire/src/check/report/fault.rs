@@ -298,6 +298,7 @@ impl Fault {
             Fault::Error(EvalError::OutOfBounds { .. }) => "out-of-bounds",
             Fault::Error(EvalError::StepLimit { .. }) => "step-limit",
             Fault::Error(EvalError::OtherOperation { .. }) => "other-operation",
+            Fault::Error(EvalError::Required { .. }) => "required",
             Fault::Error(_) => "error",
         }
     }
@@ -323,7 +324,9 @@ impl Fault {
 
     /// The source lines of all events involved, in order.
     pub fn lines(&self) -> Vec<SourceLine> {
-        use EvalError::{CopyOverlaps, Malformed, Misaligned, OtherOperation, OutOfBounds, StepLimit, ZeroFlag};
+        use EvalError::{
+            CopyOverlaps, Malformed, Misaligned, OtherOperation, OutOfBounds, Required, StepLimit, ZeroFlag,
+        };
         match self {
             Fault::Error(
                 OutOfBounds { by, .. }
@@ -332,6 +335,7 @@ impl Fault {
                 | StepLimit { by, .. }
                 | CopyOverlaps { by, .. }
                 | OtherOperation { by, .. }
+                | Required { by, .. }
                 | Malformed { by, .. },
             ) => {
                 vec![by.at.clone()]

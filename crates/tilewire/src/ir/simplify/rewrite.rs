@@ -219,6 +219,10 @@ impl<'k> Rewriter<'k> {
                 self.loads.clear();
             }
             Op::PacketPut { .. } | Op::PacketGet { .. } => self.loads.clear(),
+            Op::Require { cond, .. } if self.kernel.as_const(*cond).is_some_and(|c| c.bits != 0) => {
+                self.changed = true;
+                return None;
+            }
             _ => {}
         }
         self.add(op, here)

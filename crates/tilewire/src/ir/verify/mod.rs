@@ -173,6 +173,7 @@ impl<'k> Verifier<'k> {
             | Op::ProxyFence
             | Op::Barrier
             | Op::Post { .. }
+            | Op::Require { .. }
                 if context.in_each =>
             {
                 self.fault(Fault::SyncInEach)

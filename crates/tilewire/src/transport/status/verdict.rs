@@ -45,6 +45,21 @@ pub enum Verdict {
     },
     /// Two ranks disagree about one operation.
     Mismatch(Box<Difference>),
+    /// A rank's kernel required something that does not hold.
+    Required(Box<Unmet>),
+}
+
+/// A requirement of a kernel that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmet {
+    /// The rank whose kernel found it.
+    pub rank: usize,
+    /// The rank, the offset, the number of bytes and the size that it is about, if it is about bytes.
+    pub span: Option<[i64; 4]>,
+    /// Its source line.
+    pub at: String,
+    /// The launch, with its source line.
+    pub launch: String,
 }
 
 /// A disagreement between two ranks.
@@ -70,8 +85,29 @@ impl fmt::Display for Verdict {
                 let Difference { what, here: (rank, [mine, here]), there: (peer, [theirs, there]) } = &**difference;
                 mismatch(f, what, (rank, mine, here), (peer, theirs, there))
             }
+            Verdict::Required(unmet) => {
+                let Unmet { rank, span, at, launch } = &**unmet;
+                required(f, rank, *span, (at, launch))
+            }
         }
     }
+}
+
+/// Writes the message for a requirement that does not hold.
+pub(crate) fn required(
+    f: &mut fmt::Formatter<'_>,
+    rank: &dyn fmt::Display,
+    span: Option<[i64; 4]>,
+    (at, launch): (&str, &str),
+) -> fmt::Result {
+    write!(f, "rank {rank} ended {launch}: ")?;
+    match span {
+        Some([of, offset, bytes, size]) => {
+            write!(f, "{bytes} bytes at offset {offset} do not lie inside the {size} bytes of rank {of}")?;
+        }
+        None => f.write_str("a requirement of its kernel does not hold")?,
+    }
+    write!(f, ", at {at}; nothing was written there; only a new rendezvous of all ranks recovers")
 }
 
 /// Writes the message for two ranks that disagree about one operation.
@@ -133,6 +169,11 @@ impl Verdict {
                     [&mine[0], &mine[1], &theirs[0], &theirs[1]].map(|text| one_line(text));
                 format!("mismatch\t{}\n{rank}\t{mine}\t{here}\n{peer}\t{theirs}\t{there}", one_line(what))
             }
+            Verdict::Required(unmet) => {
+                let Unmet { rank, span, at, launch } = &**unmet;
+                let numbers: Vec<String> = span.iter().flatten().map(ToString::to_string).collect();
+                format!("required\n{rank}\t{}\t{}\t{}", numbers.join(","), one_line(at), one_line(launch))
+            }
         }
     }
 
@@ -146,6 +187,13 @@ impl Verdict {
             };
             let difference = Difference { what: what.to_string(), here: end()?, there: end()? };
             return Some(Verdict::Mismatch(Box::new(difference)));
+        }
+        if kind == "required" {
+            let mut parts = lines.next()?.splitn(4, '\t');
+            let rank = parts.next()?.parse().ok()?;
+            let numbers: Vec<i64> = parts.next()?.split(',').filter_map(|number| number.parse().ok()).collect();
+            let (at, launch) = (parts.next()?.to_string(), parts.next()?.to_string());
+            return Some(Verdict::Required(Box::new(Unmet { rank, span: numbers.try_into().ok(), at, launch })));
         }
         let mut waiting = lines.filter_map(|line| {
             let mut parts = line.splitn(3, '\t');
@@ -168,6 +216,7 @@ impl Verdict {
         match self {
             Verdict::Deadlock(_) => AbortCode::Deadlocked,
             Verdict::OtherOperation { .. } | Verdict::Mismatch(_) => AbortCode::Mismatched,
+            Verdict::Required(_) => AbortCode::Required,
         }
     }
 }
@@ -213,5 +262,15 @@ mod tests {
         }
         assert!(here == there && here.starts_with("xä€"), "{here}");
         assert_eq!(one_line("a\tshort\ntext"), "a short text");
+    }
+
+    #[test]
+    fn a_requirement_survives_its_text() {
+        for span in [None, Some([2, -4, i64::MAX, 64])] {
+            let unmet = Unmet { rank: 3, span, at: "src/own.rs:7:9".into(), launch: "an own\tkernel".into() };
+            let text = Verdict::Required(Box::new(unmet.clone())).to_text();
+            let Some(Verdict::Required(read)) = Verdict::from_text(&text) else { panic!("lost: {text}") };
+            assert_eq!(*read, Unmet { launch: "an own kernel".into(), ..unmet });
+        }
     }
 }

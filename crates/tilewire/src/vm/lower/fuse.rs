@@ -318,6 +318,9 @@ fn reads(role: &RoleCode, counts: impl Fn(Opcode, usize) -> bool) -> Vec<u32> {
     for each in &role.eaches {
         [each.cols].into_iter().chain(each.rows).for_each(&mut read);
     }
+    for require in &role.requires {
+        require.span.into_iter().flatten().for_each(&mut read);
+    }
     for post in &role.posts {
         read(post.peer);
         post.span.into_iter().flat_map(|(_, dst, bytes)| [dst, bytes]).for_each(&mut read);

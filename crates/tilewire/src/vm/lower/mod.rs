@@ -10,11 +10,11 @@ mod fuse;
 mod lanes;
 mod strip;
 
-use super::code::{Access, Code, Input, Opcode, Poll, PostRef, RoleCode, SlotRef};
+use super::code::{Access, Code, Input, Opcode, Poll, PostRef, RequireRef, RoleCode, SlotRef};
 use super::error::PrepareError;
 use crate::ir::{
     Base, BinaryOp, Def, Entity, Inst, Kernel, Notice, NoticeKind, Op, Param, ParamId, Place, PostSpan, QuickMap,
-    Region, RoleId, Shape, Slot, Special, Type, Uniform, Value, ring,
+    Region, RequiredSpan, RoleId, Shape, Slot, Special, Type, Uniform, Value, ring,
 };
 use crate::tensor::{Arg, Memory};
 
@@ -259,6 +259,13 @@ impl<'k> RoleLowering<'k> {
             // One thread runs the whole role, so its accesses are in order and its bulk copies are already complete.
             Op::BulkWait { .. } | Op::ProxyFence | Op::Barrier => {}
             Op::Post { queue, peer, span, notice } => self.post(inst, *queue, *peer, span.as_ref(), notice.as_ref()),
+            Op::Require { cond, span } => {
+                let span = span
+                    .map(|RequiredSpan { rank, offset, bytes, size }| [rank, offset, bytes, size].map(|v| self.reg(v)));
+                let cond = self.reg(*cond);
+                self.code.requires.push(RequireRef { span, at: kernel.line(inst).clone() });
+                self.emit(Opcode::Require, [cond, 0, 0, 0], self.code.requires.len() as i32 - 1);
+            }
             Op::If { cond, then, otherwise } => {
                 let cond = self.reg(*cond);
                 let to_else = self.emit(Opcode::JumpUnless, [cond, 0, 0, 0], 0);

@@ -16,6 +16,17 @@ fn branches_and_loops_with_known_counts_dissolve() {
 }
 
 #[test]
+fn a_requirement_stays_unless_it_always_holds() {
+    let ops = left(|p| {
+        let (yes, no, unknown) = (p.bits(Type::Bool, 1), p.bits(Type::Bool, 0), p.scalar(Type::Bool));
+        for cond in [yes, unknown, unknown, no] {
+            p.effect(Op::Require { cond, span: None });
+        }
+    });
+    assert_eq!(ops, ["Require", "Require", "Require"]);
+}
+
+#[test]
 fn an_each_of_nothing_is_still_a_barrier() {
     let ops = left(|p| {
         let (zero, n) = (p.int(0), p.scalar(Type::I64));

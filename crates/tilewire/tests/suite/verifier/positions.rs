@@ -106,7 +106,7 @@ fn faults_in_each(ops: impl FnOnce(&mut Code, &Params, RoleId) -> Vec<Op>) -> Ve
 #[test]
 fn every_op_of_the_whole_group_is_refused_in_an_each() {
     let faults = faults_in_each(|c, p, role| {
-        let (zero, x) = (c.int(0), c.constant(Type::U64, 1));
+        let (zero, x, yes) = (c.int(0), c.constant(Type::U64, 1), c.constant(Type::Bool, 1));
         let queue = c.queue("queue");
         let var = c.builder.var(role, Type::U64);
         let slot = Slot { slots: p.slots, bank: Some(zero), index: zero };
@@ -126,9 +126,10 @@ fn every_op_of_the_whole_group_is_refused_in_an_each() {
                 span: Some(PostSpan { src: at(p.bytes, zero), dst: zero, bytes: zero }),
                 notice: Some(Notice { slot: zero, x, parts: 1, kind: NoticeKind::Data }),
             },
+            Op::Require { cond: yes, span: None },
         ]
     });
-    assert_eq!(faults, vec![Fault::SyncInEach; 10]);
+    assert_eq!(faults, vec![Fault::SyncInEach; 11]);
 }
 
 #[test]
