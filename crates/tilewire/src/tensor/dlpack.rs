@@ -176,6 +176,17 @@ fn dtype(ty: Type) -> DLDataType {
     DLDataType { code, bits: 8 * ty.size() as u8, lanes: 1 }
 }
 
+/// The strides of a tensor without gaps, which DLPack may leave out.
+fn row_major(shape: &[usize]) -> Result<Vec<isize>, DlpackError> {
+    let (mut strides, mut next) = (vec![0; shape.len()], 1usize);
+    let too_large = || ShapeError::TooLarge { shape: shape.to_vec() };
+    for (stride, &extent) in strides.iter_mut().zip(shape).rev() {
+        *stride = isize::try_from(next).map_err(|_| too_large())?;
+        next = next.checked_mul(extent).ok_or_else(too_large)?;
+    }
+    Ok(strides)
+}
+
 /// Either form, owned by this side: its deleter runs when it is dropped.
 enum Capsule {
     Plain(NonNull<DLManagedTensor>),
@@ -255,18 +266,15 @@ impl<T: Element> Tensor<T> {
         let numbers = |start: *mut i64| (0..axes).map(move |k| unsafe { start.add(k).read() });
         let shape: Result<Vec<usize>, _> = numbers(it.shape).map(usize::try_from).collect();
         let shape = shape.map_err(|_| DlpackError::Malformed)?;
-        let strides: Vec<isize> = match it.strides.is_null() {
-            false => numbers(it.strides).map(|stride| stride as isize).collect(),
-            true => {
-                let inner = |k: usize| shape[k + 1..].iter().product::<usize>() as isize;
-                (0..axes).map(inner).collect()
-            }
-        };
-        let len = shape.iter().product::<usize>();
-        let address = (it.data as u64).wrapping_add(it.byte_offset);
-        if len == 0 {
+        // Before any product: extents beside a zero may be anything.
+        if shape.contains(&0) {
             return Ok(Tensor::zeros(0));
         }
+        let strides: Vec<isize> = match it.strides.is_null() {
+            false => numbers(it.strides).map(|stride| stride as isize).collect(),
+            true => row_major(&shape)?,
+        };
+        let address = (it.data as u64).wrapping_add(it.byte_offset);
         let start = NonNull::new(it.data.cast::<u8>().wrapping_add(it.byte_offset as usize).cast::<T>());
         let at = match (device_type, start) {
             (_, None) => return Err(DlpackError::Malformed),
@@ -412,6 +420,29 @@ mod tests {
             assert!(refused(&|it| *it.dl_tensor.strides = 2).contains("overlap"));
             assert!(refused(&|it| *it.dl_tensor.strides.add(1) = 2).contains("contiguous()"));
             assert!(refused(&|it| it.dl_tensor.byte_offset = 2).contains("no multiple of 4"));
+            // Products that wrap to 0, with and without strides.
+            let huge = |it: &mut DLManagedTensorVersioned| (0..2).for_each(|k| *it.dl_tensor.shape.add(k) = 1 << 40);
+            let no_strides = |it: &mut DLManagedTensorVersioned| it.dl_tensor.strides = std::ptr::null_mut();
+            assert!(refused(&huge).contains("[1099511627776, 1099511627776] has more elements"));
+            let message = refused(&|it| {
+                huge(it);
+                no_strides(it);
+            });
+            assert!(message.contains("[1099511627776, 1099511627776] has more elements"), "{message}");
+            // As many elements as fit, and more bytes.
+            let message = refused(&|it| {
+                (0..2).for_each(|k| *it.dl_tensor.shape.add(k) = [1 << 31, 1 << 32][k]);
+                no_strides(it);
+            });
+            assert!(message.contains("address space"), "{message}");
+        }
+        // Beside an extent of 0 the others may be anything, and neither data nor strides are needed.
+        // SAFETY: as above.
+        unsafe {
+            let mut empty = Tensor::<f32>::zeros(12).reshape(3, 4).unwrap().to_dlpack().unwrap();
+            (*empty.dl_tensor.shape, *empty.dl_tensor.shape.add(1)) = (i64::MAX, 0);
+            (empty.dl_tensor.strides, empty.dl_tensor.data) = (std::ptr::null_mut(), std::ptr::null_mut());
+            assert_eq!(Tensor::<f32>::from_dlpack(given(empty), None).unwrap().len(), 0);
         }
         let mut lent = [1.0f32; 4];
         // SAFETY: it is refused.

@@ -84,11 +84,8 @@ impl<T: Element> Tensor<T> {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, ShapeError> {
         let grid = Grid::of_axes(shape, strides)?;
-        let rows = grid.bytes(size_of::<T>()).ok_or_else(|| ShapeError::Axes {
-            shape: shape.to_vec(),
-            strides: strides.to_vec(),
-            why: "it does not fit the address space",
-        })?;
+        let bytes = grid.bytes(size_of::<T>());
+        let rows = bytes.ok_or_else(|| ShapeError::TooLarge { shape: shape.to_vec() })?;
         let address = match &at {
             Foreign::Host(start) => start.addr().get(),
             Foreign::Device { address, .. } => *address as usize,

@@ -95,6 +95,12 @@ pub enum ShapeError {
         /// What is wrong with them.
         why: &'static str,
     },
+    /// More elements, or bytes, than addresses.
+    #[non_exhaustive]
+    TooLarge {
+        /// The extents.
+        shape: Vec<usize>,
+    },
     /// A number of extents that differs from the number of strides.
     #[non_exhaustive]
     Count {
@@ -134,6 +140,8 @@ errors! {
         Axes { shape, strides, why } =>
             "shape {shape:?} with strides {strides:?} is not rows and columns of neighbouring elements: {why}; copy it \
              first (.contiguous())",
+        TooLarge { shape } =>
+            "shape {shape:?} has more elements than fit the address space: give the extents of memory that exists",
         Count { shape, strides } => "{shape} extents with {strides} strides: there must be one stride for each extent",
         Unaligned { address, align } => "address {address:#x} is no multiple of {align}, as its elements need",
         Null { len } => "{len} elements at address 0: give the address of the first one",
@@ -151,8 +159,12 @@ impl Grid {
         if rows <= 1 || cols == 0 {
             return Ok(Grid { rows, cols, stride: cols });
         }
-        if stride != 0 && stride < cols || span_of(rows, cols, stride).is_none() {
+        if stride != 0 && stride < cols {
             return Err(ShapeError::Overlapping { rows, cols, stride });
+        }
+        // Of rows that are all the same elements there may be more than memory holds, and they are counted, too.
+        if rows.checked_mul(cols).is_none() || span_of(rows, cols, stride).is_none() {
+            return Err(ShapeError::TooLarge { shape: vec![rows, cols] });
         }
         Ok(Grid { rows, cols, stride })
     }
@@ -163,11 +175,12 @@ impl Grid {
             return Err(ShapeError::Count { shape: shape.len(), strides: strides.len() });
         }
         let refused = |why| Err(ShapeError::Axes { shape: shape.to_vec(), strides: strides.to_vec(), why });
-        let Some(len) = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)) else {
-            return refused("it has more elements than the address space");
-        };
-        if len == 0 {
+        // Extents beside a zero may be anything.
+        if shape.contains(&0) {
             return Ok(Grid::flat(0));
+        }
+        if shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)).is_none() {
+            return Err(ShapeError::TooLarge { shape: shape.to_vec() });
         }
         // From the innermost axis outwards: (extent, stride).
         let mut axes: Vec<(usize, usize)> = Vec::new();
@@ -351,6 +364,14 @@ mod tests {
         }
         assert!(matches!(Grid::of_axes(&[4, 3], &[2, 1]), Err(ShapeError::Overlapping { .. })));
         assert!(matches!(Grid::of_axes(&[4, 3], &[2]), Err(ShapeError::Count { .. })));
+        // Products that wrap to 0, also of rows that are all the same elements.
+        let half = 1 << (usize::BITS / 2);
+        for strides in [[half as isize, 1], [0, 1]] {
+            let error = Grid::of_axes(&[half, half], &strides).unwrap_err();
+            assert_eq!(error, ShapeError::TooLarge { shape: vec![half, half] });
+        }
+        assert!(matches!(Grid::new(half, half, 0), Err(ShapeError::TooLarge { .. })));
+        assert_eq!(Grid::of_axes(&[half, half, 0], &[1, 1, 1]), Ok(Grid::flat(0)));
         assert_eq!(Grid::of_axes(&[5, 1, 3], &[3, 7, 1]), Ok(Grid::flat(15)));
         assert_eq!(Grid::of_axes(&[5, 3], &[0, 1]), Ok(Grid { rows: 5, cols: 3, stride: 0 }));
     }
