@@ -248,12 +248,12 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
     }
 
     /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it, and
-    /// posts do not.
+    /// posts do not. Lent memory is never registered: its owner has it back while the registration still stands.
     fn posts_in_place(&self, peer: Rank, inp: &AnyTensor, bytes: usize) -> bool {
         let hooks = self.hooks();
         let is_plain = hooks.is_copy() && hooks.input_shape.is_none() && hooks.output_shape.is_none();
         let is_same = hooks.types == [inp.ty()] && inp.ty() != Type::Bool && inp.memory().bytes() == bytes;
-        is_plain && is_same && self.link.reads_in_place(peer, inp.memory())
+        is_plain && is_same && !inp.memory().is_lent() && self.link.reads_in_place(peer, inp.memory())
     }
 
     /// Lets the first sending leg also store the rank's own chunk, if that is faster. This applies only to a CPU, where

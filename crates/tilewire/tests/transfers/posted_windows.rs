@@ -104,6 +104,36 @@ fn what_is_no_plain_copy_goes_through_an_outbox() {
     });
 }
 
+/// A registration stands as long as the prepared exchange, and lent memory goes back to its owner before that.
+#[test]
+fn lent_memory_is_never_registered_with_a_network() {
+    run(2, |world| {
+        let (link, peer) = (alone(world, Some(5))?, world.next());
+        let (me, window) = (world.rank().number(), Window::<u32>::allocate(&link, 67)?);
+        let mut numbers = vec![0; 67];
+        let mut kept = Tensor::lend(&mut numbers, |x| {
+            let exchange = sendrecv(&link, window.tensor(), x, peer, peer).window(&window);
+            let said = exchange.explain()?;
+            assert!(said.contains("posted from an outbox") && !said.contains("zero-copy"), "{said}");
+            let mut exchange = exchange.build()?;
+            for launch in 0..3 {
+                x.fill(launch << 1 | me);
+                exchange.run()?;
+                assert_eq!(window.tensor().to_vec(), [launch << 1 | (1 - me); 67]);
+            }
+            Ok::<_, RunError>(exchange)
+        })?;
+        // The owner has its memory back, and an owned input of the same shape takes its place.
+        numbers.fill(77);
+        kept.rebind(window.tensor(), &Tensor::from_fn(67, |_| 50 + me))?;
+        kept.run()?;
+        assert_eq!(window.tensor().to_vec(), [51 - me; 67]);
+        assert_eq!(numbers, [77; 67]);
+        drop(kept);
+        Ok(link.close()?)
+    });
+}
+
 // ---- what arrives -------------------------------------------------------------------------------------------------------
 
 /// What every exchange leaves in windows that were all poison before, as bits: also where nothing may arrive.
