@@ -31,7 +31,7 @@ impl Card {
             ("the element types on the wire", types.join(" and ")),
             ("the shape of the output chunk", shape),
             ("the neighbours that share the last value (last_per)", hooks.last_per.to_string()),
-            ("the window", plan.windows.as_deref().unwrap_or("none").to_string()),
+            ("the window", plan.windows.name()),
             // Unless the user sets them, the entries from here on follow from those above. If ranks differ in both
             // groups, the difference above is the one to report.
             ("the algorithm", way.to_string()),
@@ -76,6 +76,16 @@ impl Card {
         self.0.extend(Card::WAY.into_iter().zip(way(near)));
         self.0.extend(Card::FAR_WAY.into_iter().zip(way(far)));
         self
+    }
+
+    /// The card of the same kernel that all ranks bind to other windows.
+    pub(super) fn bound_to(&self, windows: &str) -> Card {
+        let entry = |(what, value): &(&'static str, String)| match *what {
+            "the collective" => (*what, format!("{value}, bound to other windows")),
+            "the window" => (*what, windows.to_string()),
+            _ => (*what, value.clone()),
+        };
+        Card(self.0.iter().map(entry).collect())
     }
 
     /// Adds a hash of the hooks, if the ranks must have the same ones.

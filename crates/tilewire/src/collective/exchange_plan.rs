@@ -8,7 +8,7 @@ use super::facts::WorldFacts;
 use super::hooks::Hooks;
 use super::itinerary::{Itinerary, Leg, LegWindow, Legs, Pass, Work};
 use super::pattern::{Part, Pattern, Round, Route};
-use super::request::{Request, WindowOf};
+use super::request::{Request, UsedWindows, WindowOf};
 use super::rounds::Rounds;
 use super::settle::Message;
 use super::two_level::{self, Levels, Passing, Question, TwoLevel};
@@ -46,10 +46,9 @@ pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itiner
         kept,
         ..Traffic::default()
     };
-    // Ranks that cut their outputs along different axes would write each other's chunks.
     let along = if request.axes[1] == Axis::Cols { ", along columns" } else { "" };
     let faults = [faults, expanded(request, legs.all().any(|leg| leg.out.is_some()))].concat();
-    let windows = window.map(|window| format!("{}{along}", window.number));
+    let windows = UsedWindows { of: [window.cloned(), None], along };
     let base = Itinerary::of(request, facts, len, Work::Legs(legs));
     let algorithm = if planner.levels.is_some() { Algorithm::TwoLevel } else { base.algorithm };
     Ok(Itinerary { algorithm, windows, why, faults, traffic, ..base })

@@ -13,7 +13,7 @@ use super::call::Call;
 use super::facts::WorldFacts;
 use super::operation::{Kind, Operation};
 use super::rebind::Bound;
-use super::request::Request;
+use super::request::{Request, UsedWindows};
 use super::rounds::{Rounds, Warps};
 use crate::hook::MisuseKind;
 use crate::ir::{SourceLine, Type};
@@ -48,8 +48,7 @@ pub(super) struct Itinerary {
     pub far_warps: Warps,
     /// The payload of a position: its parts, and how many neighbours share the last one.
     pub payload: (&'static [Type], usize),
-    /// A name, the same on all ranks, for the windows it uses.
-    pub windows: Option<String>,
+    pub windows: UsedWindows,
     /// True if input and output are the same memory. A hook then touches only its own position.
     pub in_place: bool,
     pub work: Work,
@@ -196,8 +195,7 @@ pub(super) struct Shard {
 
 /// The parts of all ranks' windows that this rank combines.
 pub(super) struct ReachedWindows {
-    /// A name, the same on all ranks, for the windows.
-    pub number: String,
+    pub used: UsedWindows,
     /// The windows of the inputs.
     pub input: Vec<Memory>,
     /// The windows of the outputs, if all ranks get the whole result.
@@ -238,7 +236,7 @@ impl Itinerary {
             warps: config.near.into(),
             far_warps: config.knobs(LinkKind::Fabric).into(),
             payload: (hooks.types, hooks.last_per),
-            windows: None,
+            windows: UsedWindows::default(),
             in_place: false,
             work,
             traffic: Traffic::default(),
@@ -247,20 +245,20 @@ impl Itinerary {
         }
     }
 
-    /// Its tensors, and which of them peers reach, or posts read where they lie.
+    /// Its tensors and windows, and which of them peers reach.
     pub(super) fn bound(&self) -> Bound {
-        let is_direct = |(_, protocol, _): (_, Protocol, _)| matches!(protocol, Protocol::Direct { .. });
-        let reached = match &self.work {
-            Work::Shards(of) => {
-                [of.windows.as_ref().is_some_and(|windows| windows.output.is_some()), of.windows.is_some()]
+        let is_direct = |(_, protocol, _): &(_, Protocol, _)| matches!(protocol, Protocol::Direct { .. });
+        let ways = self.tilings();
+        let (is_reached, is_posted) = match &self.work {
+            Work::Shards(of) => (of.windows.is_some(), false),
+            Work::Legs(_) => {
+                let is_far = |(_, _, link): &(_, _, LinkShape)| link.kind == LinkKind::Fabric;
+                (ways.iter().any(is_direct), ways.iter().any(|way| is_direct(way) && is_far(way)))
             }
-            Work::Legs(legs) => {
-                let is_posted = |leg: &Leg| matches!(leg.window, Some(LegWindow::Posted { in_place: true, .. }));
-                [self.tilings().into_iter().any(is_direct), legs.all().any(is_posted)]
-            }
-            Work::Map { .. } => [false; 2],
+            Work::Map { .. } => (false, false),
         };
-        Bound { tensors: [self.out.clone(), self.inp.clone()], reached }
+        let tensors = [self.out.clone(), self.inp.clone()];
+        Bound { tensors, windows: self.windows.clone(), is_reached, is_posted }
     }
 
     /// Registers what posts to windows will read, before the kernel is traced.
@@ -279,10 +277,10 @@ impl Itinerary {
         Ok(())
     }
 
-    /// The windows that its posts write, and what they read.
-    pub(super) fn posted(&self) -> Vec<PostedWindow> {
+    /// The windows that its posts write, with their ranks, and what posts read.
+    pub(super) fn posted(&self) -> Vec<(Rank, PostedWindow)> {
         let Work::Legs(legs) = &self.work else { return Vec::new() };
-        legs.all().filter_map(|leg| leg.window.as_ref()?.posted()).collect()
+        legs.all().filter_map(|leg| Some((leg.peer, leg.window.as_ref()?.posted()?))).collect()
     }
 
     /// The tiling, the protocol and the link of every leg or shard.

@@ -1,16 +1,17 @@
 //! A compiled exchange. The first launch compares it with its peers. After that, it can be launched any number of
 //! times.
 
-use super::agreement::{Cards, Pending};
+use super::agreement::{Card, Cards, Pending};
 use super::call::Call;
 use super::error::RunError;
 use super::launch::{Launch, LaunchOptions};
-use super::rebind::Bound;
+use super::rebind::{Bound, RebindError, Rebound, Taker};
+use super::request::WindowOf;
 use crate::hook::Traced;
 use crate::ir::{Kernel, scalar::Element};
-use crate::link::Transport;
+use crate::link::{PostFrom, Transport, Window};
 use crate::schedule::PostedWindow;
-use crate::tensor::{AnyTensor, Arg, Between, Tensor};
+use crate::tensor::{Arg, Between, Tensor};
 use crate::transport::proxy::PostedRegion;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
@@ -26,6 +27,8 @@ pub struct PreparedExchange<'l> {
     link: Option<&'l dyn Transport>,
     launch: Launch<'l>,
     bound: Bound,
+    /// What this rank told the others when it was built.
+    cards: Vec<(Pairing, Rank, Card)>,
     peers: Peers,
     deadline: Option<Duration>,
     /// Dropped after the launch, which on a GPU waits for its end.
@@ -35,9 +38,8 @@ pub struct PreparedExchange<'l> {
 /// What posts need as long as the exchange can be launched.
 #[derive(Default)]
 pub(super) struct Registered {
-    /// The windows that its posts write, and what they read.
-    #[expect(dead_code, reason = "deregistered when it is dropped")]
-    pub posted: Vec<PostedWindow>,
+    /// The windows that its posts write, with their ranks, and what posts read.
+    pub posted: Vec<(Rank, PostedWindow)>,
     /// The regions that posts of others write.
     #[expect(dead_code, reason = "deregistered when it is dropped")]
     pub regions: Vec<PostedRegion>,
@@ -58,7 +60,8 @@ impl<'l> PreparedExchange<'l> {
     /// A kernel for this rank alone.
     pub(super) fn alone(launch: Launch<'l>, bound: Bound) -> Self {
         let registered = Registered::default();
-        PreparedExchange { link: None, launch, bound, peers: Peers::Agree, deadline: None, registered }
+        let (link, cards, peers, deadline) = (None, Vec::new(), Peers::Agree, None);
+        PreparedExchange { link, launch, bound, cards, peers, deadline, registered }
     }
 
     /// The same, keeping this registered.
@@ -78,25 +81,7 @@ impl<'l> PreparedExchange<'l> {
         (call, bound): (Call, Bound),
     ) -> Result<Self, RunError> {
         let (me, together) = (link.rank(), !matches!(cards, Cards::Pairs(_)));
-        let operation = |Between { from, to, .. }: Between| {
-            let (pairing, peer) = if from == me.number() { (Pairing::Send, to) } else { (Pairing::Receive, from) };
-            let pairing = if together { Pairing::Together } else { pairing };
-            link.ticket(pairing, Rank::new(peer)).operation()
-        };
-        for arg in &mut traced.args {
-            if let Arg::Slots(banks) | Arg::Buffer(banks) = arg {
-                for bank in banks {
-                    if let Some(between) = bank.between() {
-                        *bank = bank.clone().for_operation(operation(between));
-                    }
-                }
-            }
-            if let Arg::Queue(queue) = arg
-                && let Some(between) = queue.entries().between()
-            {
-                *queue = queue.clone().for_operation(operation(between));
-            }
-        }
+        number(&mut traced.args, link, together);
         let launch = Launch::with(&[link], traced, options, call)?;
         let cards = match cards {
             Cards::Pairs(cards) => cards,
@@ -108,17 +93,28 @@ impl<'l> PreparedExchange<'l> {
         };
         let peers = Peers::Pending { told: Vec::new(), all: together };
         let (deadline, registered) = (options.deadline, Registered::default());
-        let mut prepared = PreparedExchange { link: Some(link), launch, bound, peers, deadline, registered };
-        for (pairing, peer, card) in cards {
-            let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
-            let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;
-            // Added one by one: if telling the next peer fails, dropping `prepared` breaks the transport for those
+        let mut prepared = PreparedExchange { link: Some(link), launch, bound, cards, peers, deadline, registered };
+        prepared.tell(|card| card.clone())?;
+        Ok(prepared)
+    }
+
+    /// Tells all peers a card that is made of the first one. The next launch compares it with theirs.
+    fn tell(&mut self, card: impl Fn(&Card) -> Card) -> Result<(), RunError> {
+        let Some(link) = self.link else { return Ok(()) };
+        if let Peers::Agree = self.peers {
+            let together = self.cards.iter().all(|(pairing, ..)| *pairing == Pairing::Together);
+            self.peers = Peers::Pending { told: Vec::new(), all: together };
+        }
+        for (pairing, peer, first) in &self.cards {
+            let pending = Pending::tell(link, (*pairing, *peer), card(first), self.launch.call());
+            let pending = pending.map_err(|error| error.during(self.launch.call()))?;
+            // Added one by one: if telling the next peer fails, dropping this exchange breaks the transport for those
             // already told.
-            if let Peers::Pending { told, .. } = &mut prepared.peers {
+            if let Peers::Pending { told, .. } = &mut self.peers {
                 told.push(pending);
             }
         }
-        Ok(prepared)
+        Ok(())
     }
 
     /// Runs to completion: afterwards the sent data may be overwritten, and the received data is available. On a GPU,
@@ -148,7 +144,8 @@ impl<'l> PreparedExchange<'l> {
     /// ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
-    /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address.
+    /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all ranks
+    /// together give another one by [`rebind_window`](Self::rebind_window).
     ///
     /// ```
     /// use tilewire::{RunError, Tensor, map};
@@ -164,16 +161,105 @@ impl<'l> PreparedExchange<'l> {
     /// # Ok::<(), RunError>(())
     /// ```
     pub fn rebind<Out: Element, In: Element>(&mut self, out: &Tensor<Out>, inp: &Tensor<In>) -> Result<(), RunError> {
-        self.rebind_any([out.into(), inp.into()])
+        self.rebind_to([Taker::Tensor(out.into()), Taker::Tensor(inp.into())])
     }
 
-    fn rebind_any(&mut self, to: [AnyTensor; 2]) -> Result<(), RunError> {
+    /// As [`rebind`](Self::rebind), where the output lies in a window: `window` takes the place of the one that was
+    /// given when this was built. The output takes the place in it that it had in the old one.
+    ///
+    /// Collective: every rank that takes part calls it for the same window, between the same two launches. It waits for
+    /// nobody. The next [`run`](Self::run) compares the ranks as the first one did: different windows, or a rank that
+    /// does something else, are an error on all of them. Launch it afterwards: a peer may be waiting for that. Windows
+    /// must be as long as the old ones, on every rank. A window that far peers write by posts stays.
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport, Window};
+    /// use tilewire::{Tensor, World, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let inp = Tensor::from_fn(3, |i| 10 * world.rank().number() + i as u32);
+    ///     // While one window is read, the other one is written.
+    ///     let windows = [Window::<u32>::allocate(&link, 6)?, Window::allocate(&link, 6)?];
+    ///     let mut gather = all_gather(&link, windows[0].tensor(), &inp).window(&windows[0]).build()?;
+    ///     for step in 0..4 {
+    ///         gather.rebind_window(&windows[step % 2], &inp)?;
+    ///         gather.run()?;
+    ///         assert_eq!(windows[step % 2].tensor().to_vec(), [0, 1, 2, 10, 11, 12]);
+    ///     }
+    ///     drop(gather);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn rebind_window<Out: Element, In: Element>(
+        &mut self,
+        out: &Window<Out>,
+        inp: &Tensor<In>,
+    ) -> Result<(), RunError> {
+        self.rebind_to([Taker::Window(WindowOf::of(out)), Taker::Tensor(inp.into())])
+    }
+
+    /// As [`rebind_window`](Self::rebind_window), where the input lies in a window: a
+    /// [`reduce_scatter`](super::reduce_scatter) whose inputs peers read.
+    pub fn rebind_input_window<Out: Element, In: Element>(
+        &mut self,
+        out: &Tensor<Out>,
+        inp: &Window<In>,
+    ) -> Result<(), RunError> {
+        self.rebind_to([Taker::Tensor(out.into()), Taker::Window(WindowOf::of(inp))])
+    }
+
+    /// As [`rebind_window`](Self::rebind_window), where both lie in windows: an [`all_reduce`](super::all_reduce) of
+    /// them.
+    pub fn rebind_windows<Out: Element, In: Element>(
+        &mut self,
+        out: &Window<Out>,
+        inp: &Window<In>,
+    ) -> Result<(), RunError> {
+        self.rebind_to([WindowOf::of(out), WindowOf::of(inp)].map(Taker::Window))
+    }
+
+    fn rebind_to(&mut self, by: [Taker; 2]) -> Result<(), RunError> {
+        if let Peers::Refused(error) = &self.peers {
+            return Err(error.clone());
+        }
+        let is_collective = by.iter().any(|taker| matches!(taker, Taker::Window(_)));
+        let to = self.bound.taken(by)?;
         let kernel = self.launch.kernel();
         let name = |k: usize| kernel.params.values().nth(k).map_or(String::new(), |param| param.name().to_string());
-        let args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
+        let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
+        let posted = self.posted_from(&to)?;
+        // The launches are those of another operation, so that a rank that has not rebound is not taken for one that has.
+        if let Some(link) = self.link.filter(|_| is_collective) {
+            number(&mut args, link, self.cards.iter().all(|(pairing, ..)| *pairing == Pairing::Together));
+        }
         self.launch.rebind(args)?;
-        self.bound.tensors = to;
-        Ok(())
+        self.registered.posted = posted;
+        self.bound = Bound { tensors: to.tensors, windows: to.windows, ..self.bound.clone() };
+        if !is_collective {
+            return Ok(());
+        }
+        let windows = self.bound.windows.name();
+        let told = self.tell(|card| card.bound_to(&windows));
+        told.inspect_err(|error| self.peers = Peers::Refused(error.clone()))
+    }
+
+    /// What posts read from the new input: registered before anything changes. Nothing is under way from the old one: a
+    /// launch on a CPU returns when its posts have been read.
+    fn posted_from(&self, to: &Rebound) -> Result<Vec<(Rank, PostedWindow)>, RunError> {
+        let (old, new) = (self.bound.tensors[1].memory(), to.tensors[1].memory());
+        let again = |(peer, window): &(Rank, PostedWindow)| {
+            let (peer, source) = (*peer, window.source.memory());
+            let offset = old.offset_of(source).filter(|_| window.in_place && !old.is(new));
+            let Some((offset, link)) = offset.zip(self.link) else { return Ok((peer, window.clone())) };
+            let part = new.part_like(source, offset);
+            if part.is_lent() || !link.reads_in_place(peer, &part) || self.launch.relies_on_alignment() {
+                return Err(RunError::from(RebindError::NotInPlace { peer, is_lent: part.is_lent() }));
+            }
+            let source = link.post_source(peer, PostFrom::Memory(&part))?;
+            Ok((peer, PostedWindow { source, ..window.clone() }))
+        };
+        self.registered.posted.iter().map(again).collect()
     }
 
     /// The kernel as it was traced, for printing or for translating to PTX with [`ptx::emit`](crate::ptx::emit).
@@ -248,6 +334,31 @@ impl<'l> PreparedExchange<'l> {
     fn give_up(&self, code: AbortCode) {
         if let Some(link) = self.link {
             link.fail(Cause { code, rank: link.rank().index(), reason: 0 });
+        }
+    }
+}
+
+/// Gives the signals and packets of these arguments the number of the next operation with each peer. `together`: all
+/// ranks take part in it.
+fn number(args: &mut [Arg], link: &dyn Transport, together: bool) {
+    let operation = |Between { from, to, .. }: Between| {
+        let me = link.rank().number();
+        let (pairing, peer) = if from == me { (Pairing::Send, to) } else { (Pairing::Receive, from) };
+        let pairing = if together { Pairing::Together } else { pairing };
+        link.ticket(pairing, Rank::new(peer)).operation()
+    };
+    for arg in args {
+        if let Arg::Slots(banks) | Arg::Buffer(banks) = arg {
+            for bank in banks {
+                if let Some(between) = bank.between() {
+                    *bank = bank.clone().for_operation(operation(between));
+                }
+            }
+        }
+        if let Arg::Queue(queue) = arg
+            && let Some(between) = queue.entries().between()
+        {
+            *queue = queue.clone().for_operation(operation(between));
         }
     }
 }

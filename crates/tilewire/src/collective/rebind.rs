@@ -2,18 +2,33 @@
 //! and what makes that impossible.
 //!
 //! A prepared kernel was lowered for its arguments: their rows, their alignment, and which of them share bytes. Tensors
-//! that are alike in all of that can take their place.
+//! that are alike in all of that can take their place. Windows take the place of windows on all ranks together, since
+//! every rank has the addresses of the others' windows.
 
+use super::request::{UsedWindows, WindowOf};
 use crate::ir::Type;
 use crate::tensor::{AnyTensor, Arg, Grid, Memory, ReachableFrom};
+use crate::transport::Rank;
 
 /// The tensors that a kernel is bound to.
 #[derive(Clone)]
 pub(super) struct Bound {
     /// The output and the input.
     pub tensors: [AnyTensor; 2],
-    /// Which of them peers reach: they have its address.
-    pub reached: [bool; 2],
+    /// The windows that were given when it was built.
+    pub windows: UsedWindows,
+    /// True if peers have the addresses of what lies in them.
+    pub is_reached: bool,
+    /// True if posts write them: their registrations are part of the kernel.
+    pub is_posted: bool,
+}
+
+/// What takes the place of the output, or of the input.
+pub(super) enum Taker {
+    /// A tensor of this rank.
+    Tensor(AnyTensor),
+    /// A window. All ranks bind theirs.
+    Window(WindowOf),
 }
 
 /// Why other tensors cannot take the place of those that a kernel was prepared for. Nothing has changed: the kernel
@@ -77,6 +92,38 @@ pub enum RebindError {
         /// `output` or `input`.
         tensor: &'static str,
     },
+    /// A window for a tensor that was in none.
+    #[non_exhaustive]
+    NoWindow {
+        /// `output` or `input`.
+        tensor: &'static str,
+    },
+    /// A window that has another length on some rank.
+    #[non_exhaustive]
+    WindowLength {
+        /// `output` or `input`.
+        tensor: &'static str,
+        /// The rank.
+        rank: Rank,
+        /// Bytes there; `None` if the rank cannot be reached.
+        is: Option<usize>,
+        /// Those of the old window.
+        must: Option<usize>,
+    },
+    /// A window that far peers write by posts.
+    #[non_exhaustive]
+    Posted {
+        /// `output` or `input`.
+        tensor: &'static str,
+    },
+    /// An input that posts cannot read where it lies, in place of one that they read so.
+    #[non_exhaustive]
+    NotInPlace {
+        /// The rank that they go to.
+        peer: Rank,
+        /// True if it is lent for the time of a closure.
+        is_lent: bool,
+    },
 }
 
 errors! {
@@ -97,35 +144,126 @@ errors! {
             "the {tensor} shares bytes with {with}, and the kernel was built for tensors that do not: give others, or \
              build it again",
         Reached { tensor } =>
-            "the {tensor} is in a window, or posts read it where it lies, so others have its address: all ranks build the \
-             collective again",
+            "the {tensor} is in a window, so peers have its address: all ranks call rebind_window(..), \
+             rebind_input_window(..) or rebind_windows(..) with another window",
+        NoWindow { tensor } =>
+            "the {tensor} was in no window when the kernel was built: give a tensor in its place, or build it again with \
+             .window(&window)",
+        WindowLength { tensor, rank, is, must } => { |f| {
+            let bytes = |bytes: &Option<usize>| match bytes {
+                Some(bytes) => format!("has {bytes} bytes"),
+                None => "is out of reach".to_string(),
+            };
+            write!(
+                f,
+                "the window for the {tensor} {} on rank {rank}, where the old one {}: all ranks allocate windows of the old \
+                 lengths on the same transport, or build the collective again",
+                bytes(is),
+                bytes(must)
+            )
+        } },
+        Posted { tensor } =>
+            "the {tensor} is in a window that far peers write by posts, and the kernel names its registration: all ranks \
+             build the collective again",
+        NotInPlace { peer, is_lent: true } =>
+            "the input was lent by Tensor::lend, and the kernel posts its input to rank {peer} from where it lies: give \
+             memory that a network may keep, or build it again",
+        NotInPlace { peer, is_lent: false } =>
+            "the network to rank {peer} cannot read the new input where it lies, as it reads the old one: give memory of the \
+             host, or build it again",
     }
 }
 
 const NAMES: [&str; 2] = ["output", "input"];
 
+/// The new tensors of a kernel, and its new windows.
+pub(super) struct Rebound {
+    pub tensors: [AnyTensor; 2],
+    pub windows: UsedWindows,
+}
+
 impl Bound {
-    /// The arguments with these tensors in place of the old ones. `aligned`: the kernel relies on the alignment of the
-    /// old ones. `name`: the names of the arguments.
+    /// The tensors and windows after these have taken the place of the output and of the input.
+    pub(super) fn taken(&self, by: [Taker; 2]) -> Result<Rebound, RebindError> {
+        let mut windows = self.windows.clone();
+        let mut tensors = self.tensors.clone();
+        let is_window = matches!(by[0], Taker::Window(_));
+        for (k, taker) in by.into_iter().enumerate() {
+            match taker {
+                Taker::Tensor(tensor) => tensors[k] = tensor,
+                Taker::Window(new) => {
+                    let old = self.windows.of[k].as_ref().ok_or(RebindError::NoWindow { tensor: NAMES[k] })?;
+                    self.window_alike(k, old, &new)?;
+                    windows.of[k] = Some(new);
+                }
+            }
+        }
+        // Where a tensor lay in an old window, it lies in the new one.
+        for (k, window) in windows.of.iter().enumerate() {
+            let (Some(old), Some(new)) = (&self.windows.of[k], window) else { continue };
+            let lies_in = |tensor: &AnyTensor| old.own.offset_of(tensor.memory()).filter(|_| tensor.len() > 0);
+            if let Some(offset) = lies_in(&self.tensors[k]) {
+                let there = || self.tensors[k].moved_to(new.own.part_like(self.tensors[k].memory(), offset));
+                let stays = tensors[k].memory().is(self.tensors[k].memory());
+                if stays && !old.own.is(&new.own) {
+                    tensors[k] = there();
+                }
+            }
+        }
+        // A send has no output: its input stands in for it.
+        let [out, inp] = &self.tensors;
+        if is_window && out.memory().is(inp.memory()) && tensors[0].memory().is(out.memory()) {
+            tensors[0] = tensors[1].clone();
+        }
+        Ok(Rebound { tensors, windows })
+    }
+
+    /// Checks that a window is like the old one on every rank.
+    fn window_alike(&self, k: usize, old: &WindowOf, new: &WindowOf) -> Result<(), RebindError> {
+        let tensor = NAMES[k];
+        if self.is_posted {
+            return Err(RebindError::Posted { tensor });
+        }
+        if old.ty != new.ty {
+            return Err(RebindError::Type { tensor, is: new.ty, must: old.ty });
+        }
+        let ranks = old.peers.len().max(new.peers.len());
+        let bytes = |window: &WindowOf, rank| match window.bytes_of(rank) {
+            0 if !window.is_mapped(rank) && window.posted_bytes_of(rank).is_none() => None,
+            bytes => Some(bytes),
+        };
+        for rank in Rank::all(ranks) {
+            let (is, must) = (bytes(new, rank), bytes(old, rank));
+            if is != must || new.is_mapped(rank) != old.is_mapped(rank) {
+                return Err(RebindError::WindowLength { tensor, rank, is, must });
+            }
+        }
+        Ok(())
+    }
+
+    /// The arguments with these tensors and windows in place of the old ones. `aligned`: the kernel relies on the
+    /// alignment of the old ones. `name`: the names of the arguments.
     pub(super) fn moved(
         &self,
         args: &[Arg],
-        to: &[AnyTensor; 2],
+        to: &Rebound,
         aligned: bool,
         name: &dyn Fn(usize) -> String,
     ) -> Result<Vec<Arg>, RebindError> {
-        for (k, new) in to.iter().enumerate() {
-            self.alike(k, new)?;
+        for k in 0..2 {
+            self.alike(k, to)?;
         }
-        let [(out, inp), (new_out, new_inp)] = [&self.tensors, to].map(|[out, inp]| (out.memory(), inp.memory()));
+        let [(out, inp), (new_out, new_inp)] =
+            [&self.tensors, &to.tensors].map(|[out, inp]| (out.memory(), inp.memory()));
         if !share_alike([out, inp], [new_out, new_inp]) {
             return Err(RebindError::Overlap { tensor: NAMES[0], with: "the input".into(), did: out.overlaps(inp) });
         }
+        let moves = self.moves(to);
         let mut moved = Vec::with_capacity(args.len());
         for (k, arg) in args.iter().enumerate() {
             moved.push(match arg {
                 Arg::Buffer(banks) => {
-                    let bank = |memory: &Memory| self.bank(memory, to, aligned, || name(k));
+                    let bank = |memory: &Memory| bank(memory, &moves, aligned, || name(k));
                     Arg::Buffer(banks.iter().map(bank).collect::<Result<_, _>>()?)
                 }
                 arg => arg.clone(),
@@ -134,9 +272,20 @@ impl Bound {
         Ok(moved)
     }
 
+    /// Every memory that moves, with its tensor: the tensors themselves, and the windows of all ranks.
+    fn moves<'m>(&'m self, to: &'m Rebound) -> Vec<(&'static str, &'m Memory, &'m Memory)> {
+        let tensors = (0..2).map(|k| (NAMES[k], self.tensors[k].memory(), to.tensors[k].memory()));
+        let windows = (0..2).filter_map(|k| Some((NAMES[k], self.windows.of[k].as_ref()?, to.windows.of[k].as_ref()?)));
+        let of_ranks = windows.flat_map(|(name, old, new)| {
+            let both = old.peers.iter().zip(&new.peers);
+            both.filter_map(move |(old, new)| Some((name, old.as_ref()?, new.as_ref()?)))
+        });
+        tensors.chain(of_ranks).collect()
+    }
+
     /// Checks that a tensor is like the old one.
-    fn alike(&self, k: usize, new: &AnyTensor) -> Result<(), RebindError> {
-        let (old, tensor) = (&self.tensors[k], NAMES[k]);
+    fn alike(&self, k: usize, to: &Rebound) -> Result<(), RebindError> {
+        let (old, new, tensor) = (&self.tensors[k], &to.tensors[k], NAMES[k]);
         if old.ty() != new.ty() {
             return Err(RebindError::Type { tensor, is: new.ty(), must: old.ty() });
         }
@@ -148,39 +297,43 @@ impl Bound {
         if reach(old) != reach(new) {
             return Err(RebindError::Reach { tensor, is: reach(new), must: reach(old) });
         }
-        match self.reached[k] && !old.memory().is(new.memory()) {
-            true => Err(RebindError::Reached { tensor }),
-            false => Ok(()),
+        // In a window that peers reach, it moves with the window or not at all.
+        let windows = self.windows.of.iter().zip(&to.windows.of);
+        for (was, is) in windows.filter_map(|(was, is)| was.as_ref().zip(is.as_ref())) {
+            let Some(offset) = was.own.offset_of(old.memory()).filter(|_| self.is_reached && old.len() > 0) else {
+                continue;
+            };
+            if !is.own.part_like(old.memory(), offset).is(new.memory()) {
+                return Err(RebindError::Reached { tensor });
+            }
         }
+        Ok(())
     }
+}
 
-    /// The memory that takes the place of this one: the same part of a new tensor, or itself.
-    fn bank(
-        &self,
-        memory: &Memory,
-        to: &[AnyTensor; 2],
-        aligned: bool,
-        name: impl Fn() -> String,
-    ) -> Result<Memory, RebindError> {
-        for k in 0..2 {
-            let (old, new) = (self.tensors[k].memory(), to[k].memory());
-            let Some(offset) = old.offset_of(memory).filter(|_| memory.covered() > 0) else { continue };
-            let part = new.part_like(memory, offset);
-            let (is, must) = (alignment(&part), alignment(memory));
-            if aligned && is < must {
-                return Err(RebindError::Alignment { tensor: NAMES[k], is, must });
-            }
-            return Ok(part);
+/// The memory that takes the place of this one: the same part of what moves, or itself.
+fn bank(
+    memory: &Memory,
+    moves: &[(&'static str, &Memory, &Memory)],
+    aligned: bool,
+    name: impl Fn() -> String,
+) -> Result<Memory, RebindError> {
+    for &(tensor, old, new) in moves {
+        let Some(offset) = old.offset_of(memory).filter(|_| memory.covered() > 0) else { continue };
+        let part = new.part_like(memory, offset);
+        let (is, must) = (alignment(&part), alignment(memory));
+        if aligned && is < must {
+            return Err(RebindError::Alignment { tensor, is, must });
         }
-        // Not a part of them: it stays, and must share with the new tensors what it shared with the old ones.
-        for k in 0..2 {
-            let (old, new) = (self.tensors[k].memory(), to[k].memory());
-            if !share_alike([old, memory], [new, memory]) {
-                return Err(RebindError::Overlap { tensor: NAMES[k], with: name(), did: old.overlaps(memory) });
-            }
-        }
-        Ok(memory.clone())
+        return Ok(part);
     }
+    // Not a part of them: it stays, and must share with the new memory what it shared with the old one.
+    for &(tensor, old, new) in moves {
+        if !share_alike([old, memory], [new, memory]) {
+            return Err(RebindError::Overlap { tensor, with: name(), did: old.overlaps(memory) });
+        }
+    }
+    Ok(memory.clone())
 }
 
 /// True if the second two memories share what the first two share: nothing, or the same bytes of each.
@@ -206,11 +359,13 @@ mod tests {
     fn parts_of_tensors_move_and_alignment_counts_where_it_is_relied_on() {
         let tensor = |len: usize| Tensor::<f32>::zeros(len);
         let (out, inp, other) = (tensor(64), tensor(64), tensor(64));
-        let bound = Bound { tensors: [(&out).into(), (&inp).into()], reached: [false; 2] };
+        let (tensors, windows) = ([(&out).into(), (&inp).into()], UsedWindows::default());
+        let bound = Bound { tensors, windows: windows.clone(), is_reached: false, is_posted: false };
         let buffer = |memory: Memory| Arg::Buffer(vec![memory]);
         let args = [&out, &inp].map(|x| buffer(x.slice(16..32).memory().clone()));
         let moved = |to: &Tensor<f32>, aligned| {
-            bound.moved(&args, &[(&other).into(), to.into()], aligned, &|k| format!("argument {k}"))
+            let to = Rebound { tensors: [(&other).into(), to.into()], windows: windows.clone() };
+            bound.moved(&args, &to, aligned, &|k| format!("argument {k}"))
         };
         let off = tensor(65).slice(1..65);
         let error = moved(&off, true).unwrap_err();

@@ -11,7 +11,7 @@ use super::facts::WorldFacts;
 use super::itinerary::{Itinerary, ReachedWindows, Shard, Shards, Work};
 use super::operation::Kind;
 use super::pattern::Part;
-use super::request::{Request, WindowOf};
+use super::request::{Request, UsedWindows, WindowOf};
 use super::rounds::{FEWER, Rounds, Warps, warps_of};
 use super::settle::Message;
 use crate::hook::MisuseKind;
@@ -50,10 +50,11 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
     let lengths = if hooks.copies && is != must { vec![fault] } else { Vec::new() };
     let faults = [lengths, expanded(request, true)].concat();
     let payload = (if algorithm == Algorithm::Ring { shards.partial(hooks.types[0]) } else { hooks.types }, 1);
-    let windows = shards.windows.as_ref().map(|windows| windows.number.clone());
+    let windows = shards.windows.as_ref().map(|windows| windows.used.clone());
     // Not for an all-reduce: it writes all outputs, and measurements showed no difference.
     let reads_more = kind == Kind::ReduceScatter;
     let traffic = Traffic { reads_more, stages: windows.is_none(), ..Traffic::default() };
+    let windows = windows.unwrap_or_default();
     let base = Itinerary::of(request, facts, len, Work::Shards(shards));
     let warps = planner.message().knobs(link).into();
     Ok(Itinerary { algorithm, warps, payload, windows, in_place, traffic, why, faults, ..base })
@@ -346,10 +347,10 @@ impl<'p> Planner<'p, '_, '_> {
             let size = window.ty.size();
             window.peers.iter().flatten().map(|memory| memory.part(first * size, ranges[me].len() * size)).collect()
         };
-        let number = windows().map(|window| window.number.as_str()).collect::<Vec<_>>().join(" and ");
+        let used = UsedWindows { of: [output.cloned(), Some(input.clone())], along: "" };
         // Lengths that do not match are a fault of the plan, in which case no roles are traced.
         let fits = self.request.inp.len() == self.request.out.len() * self.chunks();
-        let reached = fits.then(|| ReachedWindows { number, input: parts(input), output: output.map(parts) });
+        let reached = fits.then(|| ReachedWindows { used, input: parts(input), output: output.map(parts) });
         Ok((self.kind.way_through_windows(), self.shards(&way, tiling, reached)))
     }
 }

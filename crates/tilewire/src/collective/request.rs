@@ -42,6 +42,7 @@ pub(super) struct Request<'h, 'l> {
 }
 
 /// The windows of all ranks.
+#[derive(Clone)]
 pub(super) struct WindowOf {
     /// By rank; `None` if this rank cannot load and store in the window.
     pub peers: Vec<Option<Memory>>,
@@ -79,6 +80,25 @@ impl WindowOf {
     pub(super) fn part_of(&self, rank: Rank, first: usize, bytes: usize) -> Memory {
         let window = self.peers[rank.index()].as_ref();
         window.unwrap_or_else(|| panic!("the window of rank {rank} is out of reach")).part(first, bytes)
+    }
+}
+
+/// The windows that a plan uses.
+#[derive(Clone, Default)]
+pub(super) struct UsedWindows {
+    /// Of the output, and of the input.
+    pub of: [Option<WindowOf>; 2],
+    /// How chunks are cut in them, in words, unless along rows. Ranks that cut their outputs along different axes would
+    /// write each other's chunks.
+    pub along: &'static str,
+}
+
+impl UsedWindows {
+    /// A name, the same on all ranks.
+    pub(super) fn name(&self) -> String {
+        let [out, inp] = &self.of;
+        let numbers: Vec<&str> = inp.iter().chain(out).map(|window| window.number.as_str()).collect();
+        if numbers.is_empty() { "none".to_string() } else { numbers.join(" and ") + self.along }
     }
 }
 

@@ -139,6 +139,11 @@ impl AnyTensor {
         self.at(self.grid.part(axis, range))
     }
 
+    /// The same rows and columns in other memory, which must have as many bytes.
+    pub(crate) fn moved_to(&self, memory: Memory) -> AnyTensor {
+        AnyTensor { memory, ..self.clone() }
+    }
+
     fn at(&self, (first, grid): (usize, Grid)) -> AnyTensor {
         AnyTensor { memory: grid.memory(&self.memory, first, self.ty.size()), grid, ..self.clone() }
     }

@@ -101,7 +101,7 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
         // What peers reach stays; what they do not reach goes.
         let (window, other) = (Window::<f32>::allocate(&link, 128)?, Window::<f32>::allocate(&link, 128)?);
         let mut op = all_gather(&link, window.tensor(), &inp).window(&window).build()?;
-        refused(op.rebind(other.tensor(), &inp), "in a window");
+        refused(op.rebind(other.tensor(), &inp), "in a window, so peers have its address");
         op.rebind(window.tensor(), &captured)?;
         op.run()?;
         assert_eq!(window.tensor().to_vec(), [1.0; 128]);
@@ -118,25 +118,183 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
 }
 
 #[test]
-fn an_input_that_posts_read_where_it_lies_stays() {
+fn posts_read_the_new_input_where_it_lies() {
     threads(2, "posted", |world| {
         let link = crate::posts::alone(world, Some(4))?;
-        let (x, y) = (Tensor::<u32>::zeros(64), Tensor::<u32>::zeros(64));
-        let window = Window::<u32>::allocate(&link, 64)?;
-        let mut op = all_to_all(&link, window.tensor(), &x).window(&window).build()?;
-        let rebound = op.rebind(window.tensor(), &y);
-        // Posts read the input itself, or an outbox that the kernel fills from any input.
-        if let Err(error) = rebound {
-            assert!(matches!(error, RunError::Rebind(RebindError::Reached { tensor: "input", .. })), "{error}");
-            x.fill(world.rank().number() + 5);
-        } else {
-            y.fill(world.rank().number() + 5);
+        let (me, window) = (world.rank().number(), Window::<u32>::allocate(&link, 64)?);
+        let inputs: Vec<_> = (0..3).map(|k| Tensor::from_fn(64, |i| 1000 * k + 100 * me + i as u32 / 32)).collect();
+        let op = all_to_all(&link, window.tensor(), &inputs[0]).window(&window);
+        assert!(op.explain()?.contains("posted from the input (zero-copy)"));
+        let mut op = op.build()?;
+        for k in [0, 1, 2, 0, 2] {
+            op.rebind(window.tensor(), &inputs[k])?;
+            op.run()?;
+            let base = 1000 * k as u32 + me;
+            assert_eq!((window.tensor().get(0), window.tensor().get(63)), (base, base + 100));
         }
+        // A network may keep what it is lent, and the owner of this has it back soon.
+        let error = Tensor::lend(&mut [0u32; 64], |lent| op.rebind(window.tensor(), lent)).unwrap_err().to_string();
+        assert!(error.contains("memory that a network may keep"), "{error}");
+        // Nor can the window move: posts name its registration.
+        let other = Window::<u32>::allocate(&link, 64)?;
+        let error = op.rebind_window(&other, &inputs[0]).unwrap_err().to_string();
+        assert!(error.contains("far peers write by posts"), "{error}");
         op.run()?;
-        assert_eq!((window.tensor().get(0), window.tensor().get(63)), (5, 6));
+        assert_eq!(window.tensor().get(0), 2000 + me);
         drop(op);
         Ok(link.close()?)
     });
+}
+
+/// Element `i` of what a rank gives in a step.
+fn of_step(step: usize, rank: usize, i: usize) -> u32 {
+    (step * 10_000 + rank * 1000 + i) as u32
+}
+
+#[test]
+fn windows_of_all_ranks_are_swapped_a_thousand_times() {
+    const RANKS: usize = 3;
+    threads(RANKS, "swaps", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (me, len) = (world.rank().index(), 5);
+        let windows = |len| (0..3).map(|_| Window::<u32>::allocate(&link, len)).collect::<Result<Vec<_>, _>>();
+        let (outs, inps, shorts) = (windows(RANKS * len)?, windows(RANKS * len)?, windows(len)?);
+        let mine = Tensor::<u32>::zeros(RANKS * len);
+        let one = mine.slice(0..len);
+        let mut exchange = all_to_all(&link, outs[0].tensor(), &mine).window(&outs[0]).build()?;
+        let mut gather = all_gather(&link, outs[0].tensor(), &one).window(&outs[0]).build()?;
+        let mut reduce =
+            all_reduce(&link, outs[0].tensor(), inps[0].tensor()).window(&outs[0]).window(&inps[0]).build()?;
+        let mut scatter = reduce_scatter(&link, &one, inps[0].tensor()).window(&inps[0]).build()?;
+        let fill = |tensor: &Tensor<u32>, step: usize| {
+            tensor.copy_from(&(0..tensor.len()).map(|i| of_step(step, me, i)).collect::<Vec<_>>());
+        };
+        let sum = |step, i| (0..RANKS).map(|rank| of_step(step, rank, i)).sum::<u32>();
+        // Each of the four in turn, three windows in turn.
+        for step in 0..1000 {
+            let (out, inp) = (&outs[step % 3], &inps[step % 3]);
+            match step % 4 {
+                0 => {
+                    fill(&mine, step);
+                    exchange.rebind_window(out, &mine)?;
+                    exchange.run()?;
+                    let must = |i: usize| of_step(step, i / len, me * len + i % len);
+                    assert_eq!(out.tensor().to_vec(), (0..RANKS * len).map(must).collect::<Vec<_>>(), "step {step}");
+                }
+                1 => {
+                    fill(&mine, step);
+                    gather.rebind_window(out, &one)?;
+                    gather.run()?;
+                    let must = |i: usize| of_step(step, i / len, i % len);
+                    assert_eq!(out.tensor().to_vec(), (0..RANKS * len).map(must).collect::<Vec<_>>(), "step {step}");
+                }
+                // The next call meets all ranks again: they have read the input by then.
+                2 => {
+                    fill(inp.tensor(), step);
+                    reduce.rebind_windows(out, inp)?;
+                    reduce.run()?;
+                    let must: Vec<u32> = (0..RANKS * len).map(|i| sum(step, i)).collect();
+                    assert_eq!(out.tensor().to_vec(), must, "step {step}");
+                }
+                _ => {
+                    fill(inp.tensor(), step);
+                    scatter.rebind_input_window(&one, inp)?;
+                    scatter.run()?;
+                    let must: Vec<u32> = (me * len..(me + 1) * len).map(|i| sum(step, i)).collect();
+                    assert_eq!(one.to_vec(), must, "step {step}");
+                }
+            }
+        }
+        // What is refused leaves the old windows, and tells nobody.
+        let refused = |result: Result<(), RunError>, part: &str| match result {
+            Err(RunError::Rebind(error)) => assert!(error.to_string().contains(part), "{error}"),
+            other => panic!("{other:?} instead of {part}"),
+        };
+        refused(exchange.rebind_window(&shorts[0], &mine), "has 20 bytes on rank 0, where the old one has 60 bytes");
+        refused(exchange.rebind(outs[1].tensor(), &mine), "rebind_window(..)");
+        refused(exchange.rebind_windows(&outs[1], &inps[1]), "the input was in no window");
+        refused(exchange.rebind_window(&outs[1], &one), "[1, 5]");
+        refused(exchange.rebind_window(&Window::<f32>::allocate(&link, RANKS * len)?, &mine), "elements of f32");
+        fill(&mine, 7);
+        exchange.run()?;
+        assert_eq!(outs[0].tensor().get(0), of_step(7, 0, me * len));
+        drop((exchange, gather, reduce, scatter));
+        // Both sides of a transfer, of which one has no output.
+        let two = [Window::<u32>::allocate(&link, len)?, Window::allocate(&link, len)?];
+        let (first, second) = (Rank::new(0), Rank::new(1));
+        if me == 0 {
+            let mut op = send(&link, &one, second).window(&two[0]).build()?;
+            for step in 0..10 {
+                fill(&one, step);
+                op.rebind_window(&two[step % 2], &one)?;
+                op.run()?;
+            }
+        } else if me == 1 {
+            let mut op = recv(&link, two[0].tensor(), first).window(&two[0]).build()?;
+            for step in 0..10 {
+                op.rebind_window(&two[step % 2], two[step % 2].tensor())?;
+                op.run()?;
+                assert_eq!(two[step % 2].tensor().get(4), of_step(step, 0, 4));
+            }
+        }
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn ranks_that_rebind_to_different_windows_all_hear_of_it() {
+    let errors = threads(3, "other window", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let windows = [(); 3].map(|()| Window::<u32>::allocate(&link, 6).expect("memory"));
+        let mut op = all_gather(&link, windows[0].tensor(), &Tensor::<u32>::zeros(2)).window(&windows[0]).build()?;
+        op.run()?;
+        let mine = if world.rank().index() == 1 { &windows[2] } else { &windows[1] };
+        op.rebind_window(mine, &Tensor::<u32>::zeros(2))?;
+        let error = op.run().unwrap_err();
+        // And it stays so.
+        assert!(op.run().is_err() && op.rebind_window(&windows[1], &Tensor::<u32>::zeros(2)).is_err());
+        Ok(error)
+    });
+    for error in errors {
+        assert!(matches!(&error, RunError::Mismatch(_)) && error.to_string().contains("the window"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_rebind_is_an_error_and_no_hang() {
+    let start = std::time::Instant::now();
+    for late in [0, 2] {
+        let errors = threads(3, ("no rebind", late), |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let windows = [(); 2].map(|()| Window::<u32>::allocate(&link, 6).expect("memory"));
+            let mut op =
+                all_to_all(&link, windows[0].tensor(), &Tensor::<u32>::zeros(6)).window(&windows[0]).build()?;
+            op.run()?;
+            if world.rank().index() != late {
+                op.rebind_window(&windows[1], &Tensor::<u32>::zeros(6))?;
+            }
+            Ok(op.run().unwrap_err().to_string())
+        });
+        assert!(errors.iter().all(|error| error.contains("rank")), "{errors:?}");
+        // Building another one in its place is found when the ranks meet.
+        let errors = threads(3, ("another build", late), |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let windows = [(); 2].map(|()| Window::<u32>::allocate(&link, 6).expect("memory"));
+            let build = |window: &Window<u32>| {
+                all_to_all(&link, window.tensor(), &Tensor::<u32>::zeros(6)).window(window).build()
+            };
+            let mut op = build(&windows[0])?;
+            op.run()?;
+            match world.rank().index() == late {
+                true => op = build(&windows[1])?,
+                false => op.rebind_window(&windows[1], &Tensor::<u32>::zeros(6))?,
+            }
+            Ok(op.run().unwrap_err().to_string())
+        });
+        assert!(errors.iter().all(|error| error.contains("bound to other windows")), "{errors:?}");
+    }
+    // Far below the deadline: the ranks see that they wait for each other.
+    assert!(start.elapsed() < std::time::Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 /// Bytes that this process holds in memory.
@@ -164,4 +322,33 @@ fn ten_thousand_rebinds_hold_no_more_memory_than_one() {
     // Other tests of this process run beside it, so this finds only what grows with every rebind.
     let grown = resident().saturating_sub(before);
     assert!(grown < 9000 * 4096, "{grown} bytes after 9,000 more rebinds");
+}
+
+#[test]
+fn ten_thousand_rebinds_of_a_collective_hold_no_more_memory_than_one() {
+    let grown = threads(2, "many", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let me = world.rank().number();
+        let tensors: Vec<_> = (0..7).map(|k| Tensor::from_fn(256, |i| k * 1000 + me * 500 + i as u32 / 128)).collect();
+        let outs = [Tensor::<u32>::zeros(256), Tensor::zeros(256)];
+        let mut op = all_to_all(&link, &outs[0], &tensors[0]).build()?;
+        let mut before = 0;
+        for k in 0..10_000 {
+            op.rebind(&outs[k % 2], &tensors[k % 7])?;
+            // Ranks rebind as often as they like between two launches.
+            if k % 100 == 99 {
+                op.run()?;
+                let base = k as u32 % 7 * 1000 + me;
+                assert_eq!((outs[k % 2].get(3), outs[k % 2].get(200)), (base, base + 500), "rebind {k}");
+            }
+            if k == 1000 {
+                before = resident();
+            }
+        }
+        let grown = resident().saturating_sub(before);
+        drop(op);
+        link.close()?;
+        Ok(grown)
+    });
+    assert!(grown.iter().all(|&grown| grown < 9000 * 4096), "{grown:?} bytes after 9,000 more rebinds");
 }
