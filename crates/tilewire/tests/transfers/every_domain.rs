@@ -112,4 +112,7 @@ everywhere! {{
         two_values_go_round_side_by_side;
         a_ring_gathers_in_place;
     }
+    strided = collectives::strided {
+        random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written;
+    }
 }}

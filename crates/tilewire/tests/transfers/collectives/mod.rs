@@ -20,4 +20,4 @@ mod refusals;
 #[cfg(feature = "check")]
 pub mod rings;
 mod same_hooks;
-mod strided;
+pub mod strided;

@@ -1,17 +1,18 @@
 //! Tensors of rows and columns with a row stride, in every collective: against plain loops over matrices. All that lies
 //! beside the tensors is a guard.
 
-use crate::case::{SMALL, Way, assert_same, data, everything, seed, threads};
+use crate::case::{SMALL, TYPES, Way, assert_same, bits, data, everything, joined, seed, threads};
 use std::ops::Range;
 use tilewire::collective::{Collective, Rounds, Travels};
 use tilewire::hook::Regs;
-use tilewire::ir::scalar::Element;
-use tilewire::link::{ShmTransport, Window};
+use tilewire::ir::Type;
+use tilewire::ir::scalar::{Element, Number};
+use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::tensor::Axis;
 use tilewire::transport::{Rank, RankError, TransferError, World};
 use tilewire::{
-    Bf16, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, gather, map, recv, reduce_scatter, scatter,
-    send, sendrecv,
+    Bf16, F8E4M3, F8E5M2, F16, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, gather, map, recv,
+    reduce_scatter, scatter, send, sendrecv,
 };
 use tilewire_testkit::random::Random;
 
@@ -23,17 +24,23 @@ enum Kind {
     Gather,
     Scatter,
     SendRecv,
+    /// Every second rank sends to the one after it.
+    Pairs,
+    /// Without other ranks.
+    Map,
     ReduceScatter,
     AllReduce,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 10] = [
     Kind::AllToAll,
     Kind::AllGather,
     Kind::Broadcast,
     Kind::Gather,
     Kind::Scatter,
     Kind::SendRecv,
+    Kind::Pairs,
+    Kind::Map,
     Kind::ReduceScatter,
     Kind::AllReduce,
 ];
@@ -55,6 +62,8 @@ struct Case {
     cols: usize,
     axes: [Axis; 2],
     places: [Place; 2],
+    /// True if the rows of the input are one row of memory.
+    is_expanded: bool,
     way: Way,
     blocks: usize,
     rounds: Rounds,
@@ -101,7 +110,9 @@ impl Case {
         let root = Rank::new(numbers.below(ranks) as u32);
         let (blocks, rounds) =
             (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
-        Case { kind, root, rows, cols, axes, places, way, blocks, rounds }
+        let from_window = way == Way::Direct && !moves;
+        let is_expanded = numbers.below(5) == 0 && !from_window;
+        Case { kind, root, rows, cols, axes, places, is_expanded, way, blocks, rounds }
     }
 
     /// Chunks of the input and of the output.
@@ -110,7 +121,7 @@ impl Case {
             Kind::AllToAll => [ranks, ranks],
             Kind::AllGather | Kind::Gather => [1, ranks],
             Kind::Scatter | Kind::ReduceScatter => [ranks, 1],
-            Kind::Broadcast | Kind::SendRecv | Kind::AllReduce => [1, 1],
+            Kind::Broadcast | Kind::SendRecv | Kind::Pairs | Kind::Map | Kind::AllReduce => [1, 1],
         }
     }
 
@@ -132,6 +143,12 @@ impl Case {
         }
     }
 
+    /// The elements of an input, of which `row` makes as many as it is asked for.
+    fn input<T: Element>(&self, ranks: usize, row: impl Fn(usize) -> Vec<T>) -> Vec<T> {
+        let (rows, cols) = self.shape(0, ranks);
+        if self.is_expanded { row(cols).repeat(rows) } else { row(rows * cols) }
+    }
+
     /// The chunk of the input of rank `from` that becomes chunk `k` of the output of rank `me`.
     fn source(&self, me: Rank, k: usize, ranks: usize) -> Option<(Rank, usize)> {
         let rank = Rank::new(k as u32);
@@ -142,6 +159,8 @@ impl Case {
             Kind::Gather => (me == self.root).then_some((rank, 0)),
             Kind::Scatter => Some((self.root, me.index())),
             Kind::SendRecv => Some((me.after(ranks - 1, ranks), 0)),
+            Kind::Pairs => (me.index() % 2 == 1).then(|| (me.after(ranks - 1, ranks), 0)),
+            Kind::Map => Some((me, 0)),
             Kind::ReduceScatter | Kind::AllReduce => unreachable!("several sources"),
         }
     }
@@ -155,6 +174,24 @@ struct Guarded<T> {
 }
 
 impl<T: Element> Guarded<T> {
+    /// The input of a case, with these elements.
+    fn input(case: &Case, ranks: usize, elements: &[T]) -> Guarded<T> {
+        let (rows, cols) = case.shape(0, ranks);
+        let Place { left, right, .. } = case.places[0];
+        if !case.is_expanded || rows * cols == 0 {
+            let guarded = Guarded::new((rows, cols), case.places[0]);
+            guarded.tensor.copy_from(elements);
+            return guarded;
+        }
+        // One row between guards, over and over.
+        let whole = Tensor::zeros(left + cols + right);
+        whole.fill(T::from_bits(GUARD));
+        let row = whole.slice(left..left + cols);
+        row.copy_from(&elements[..cols]);
+        let tensor = row.strided(rows, cols, 0).expect("a row");
+        Guarded { whole, tensor, inside: vec![left..left + cols] }
+    }
+
     fn new((rows, cols): (usize, usize), place: Place) -> Guarded<T> {
         let Place { first_row, left, right } = place;
         let (stride, all) = (left + cols + right, first_row + rows + 1);
@@ -199,61 +236,86 @@ fn expected<T: Element>(case: &Case, me: Rank, ranks: usize, input: &dyn Fn(Rank
     Some(out)
 }
 
-fn moves<T: Element>(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+fn moves<T: Element>(case: &Case, world: &World, link: &dyn Transport, seed: u64) -> Result<(), RankError> {
     let (me, ranks) = (world.rank(), world.size());
-    let [inp_len, out_len] = [0, 1].map(|which| {
-        let (rows, cols) = case.shape(which, ranks);
-        rows * cols
-    });
-    let inp = Guarded::<T>::new(case.shape(0, ranks), case.places[0]);
-    inp.tensor.copy_from(&data(seed, me, inp_len));
-    let out = Guarded::<T>::new(case.shape(1, ranks), case.places[1]);
-    let window = if case.way == Way::Direct { Some(Window::<T>::allocate(link, out_len)?) } else { None };
+    let elements = |rank: Rank| case.input(ranks, |len| data::<T>(seed, rank, len));
+    let inp = Guarded::<T>::input(case, ranks, &elements(me));
     let shape = case.shape(1, ranks);
+    let out = Guarded::<T>::new(shape, case.places[1]);
+    let is_direct = case.way == Way::Direct && case.kind != Kind::Map;
+    let window = if is_direct { Some(Window::<T>::allocate(link, shape.0 * shape.1)?) } else { None };
     let to = window.as_ref().map(|window| window.tensor().reshape(shape.0, shape.1).expect("a shape of it"));
     let to = to.as_ref().unwrap_or(&out.tensor);
+    let (next, before) = (me.after(1, ranks), me.after(ranks - 1, ranks));
     let op = match case.kind {
-        Kind::AllToAll => all_to_all(link, to, &inp.tensor),
-        Kind::AllGather => all_gather(link, to, &inp.tensor),
-        Kind::Broadcast => broadcast(link, to, &inp.tensor, case.root),
-        Kind::Gather => gather(link, to, &inp.tensor, case.root),
-        Kind::Scatter => scatter(link, to, &inp.tensor, case.root),
-        _ => sendrecv(link, to, &inp.tensor, me.after(1, ranks), me.after(ranks - 1, ranks)),
+        Kind::Map => None,
+        Kind::Pairs if me.index() % 2 == 1 => Some(recv(link, to, before)),
+        Kind::Pairs if next.index() == 0 => None,
+        Kind::Pairs => Some(send(link, &inp.tensor, next)),
+        Kind::AllToAll => Some(all_to_all(link, to, &inp.tensor)),
+        Kind::AllGather => Some(all_gather(link, to, &inp.tensor)),
+        Kind::Broadcast => Some(broadcast(link, to, &inp.tensor, case.root)),
+        Kind::Gather => Some(gather(link, to, &inp.tensor, case.root)),
+        Kind::Scatter => Some(scatter(link, to, &inp.tensor, case.root)),
+        _ => Some(sendrecv(link, to, &inp.tensor, next, before)),
     };
-    let op = configured(op, case);
-    let mut op = match &window {
-        Some(window) => op.window(window).build()?,
-        None => op.build()?,
+    let mut op = match (op.map(|op| configured(op, case)), &window) {
+        (Some(op), Some(window)) => Some(op.window(window).build()?),
+        (Some(op), None) => Some(op.build()?),
+        (None, _) if case.kind == Kind::Map => Some(map(to, &inp.tensor).build()?),
+        (None, _) => None,
     };
-    op.run()?;
-    op.run()?;
-    let what = (T::TYPE, case, me, seed);
-    if let Some(must) = expected(case, me, ranks, &|rank| data::<T>(seed, rank, inp_len)) {
-        assert_same(&to.to_vec(), &must, what);
+    for _ in 0..2 {
+        op.iter_mut().try_for_each(|op| op.run())?;
     }
-    assert_same(&inp.tensor.to_vec(), &data::<T>(seed, me, inp_len), what);
+    let what = (T::TYPE, case, me, seed);
+    if let Some(must) = expected(case, me, ranks, &elements) {
+        same(&to.to_vec(), &must, what);
+    }
+    same(&inp.tensor.to_vec(), &elements(me), what);
     inp.check(what);
     out.check(what);
     Ok(())
 }
 
-fn reduces(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+/// Compares bits, but for bools, whose loads normalise them.
+#[track_caller]
+fn same<T: Element>(is: &[T], must: &[T], what: impl std::fmt::Debug) {
+    if T::TYPE == Type::Bool {
+        let truth = |values: &[T]| bits(values).into_iter().map(|bits| bits != 0).collect::<Vec<_>>();
+        assert_eq!(truth(is), truth(must), "{what:?}");
+    } else {
+        assert_same(is, must, what);
+    }
+}
+
+/// `number` makes a small whole number of the type, so that sums are exact in any order.
+fn reduces<T: Number>(
+    case: &Case,
+    world: &World,
+    link: &dyn Transport,
+    seed: u64,
+    number: fn(u8) -> T,
+) -> Result<(), RankError> {
     let (me, ranks) = (world.rank(), world.size());
     let [(inp_rows, inp_cols), (out_rows, out_cols)] = [0, 1].map(|which| case.shape(which, ranks));
-    let inp = Guarded::<u32>::new((inp_rows, inp_cols), case.places[0]);
-    let out = Guarded::<u32>::new((out_rows, out_cols), case.places[1]);
-    let direct = case.way == Way::Direct;
-    let windows = match direct {
-        true => {
-            Some([Window::<u32>::allocate(link, inp_rows * inp_cols)?, Window::allocate(link, out_rows * out_cols)?])
+    let digits = |rank: Rank| case.input(ranks, |len| data::<u8>(seed, rank, len).iter().map(|x| x % 4).collect());
+    let elements = |rank: Rank| digits(rank).into_iter().map(number).collect::<Vec<T>>();
+    let inp = Guarded::<T>::input(case, ranks, &elements(me));
+    let out = Guarded::<T>::new((out_rows, out_cols), case.places[1]);
+    let windows = match case.way {
+        Way::Direct => {
+            Some([Window::<T>::allocate(link, inp_rows * inp_cols)?, Window::allocate(link, out_rows * out_cols)?])
         }
-        false => None,
+        _ => None,
     };
     let from = windows.as_ref().map(|[window, _]| window.tensor().reshape(inp_rows, inp_cols).expect("a shape of it"));
     let to = windows.as_ref().filter(|_| case.kind == Kind::AllReduce);
     let to = to.map(|[_, window]| window.tensor().reshape(out_rows, out_cols).expect("a shape of it"));
+    if let Some(from) = &from {
+        from.copy_from(&elements(me));
+    }
     let (from, to) = (from.as_ref().unwrap_or(&inp.tensor), to.as_ref().unwrap_or(&out.tensor));
-    from.copy_from(&data(seed, me, inp_rows * inp_cols));
     let op = match case.kind {
         Kind::AllReduce => all_reduce(link, to, from),
         _ => reduce_scatter(link, to, from),
@@ -263,53 +325,75 @@ fn reduces(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result
         op = if case.kind == Kind::AllReduce { op.window(first).window(second) } else { op.window(first) };
     }
     op.run()?;
-    let mut must = vec![0u32; out_rows * out_cols];
+    let mut must = vec![0; out_rows * out_cols];
     let chunk = if case.kind == Kind::AllReduce { 0 } else { me.index() };
     for rank in Rank::all(ranks) {
-        let data = data::<u32>(seed, rank, inp_rows * inp_cols);
+        let digits = digits(rank);
         for (row, col) in (0..case.rows).flat_map(|row| (0..case.cols).map(move |col| (row, col))) {
-            let sum = &mut must[case.at(1, ranks, 0, row, col)];
-            *sum = sum.wrapping_add(data[case.at(0, ranks, chunk, row, col)]);
+            must[case.at(1, ranks, 0, row, col)] += digits[case.at(0, ranks, chunk, row, col)];
         }
     }
-    let what = (case, me, seed);
-    assert_same(&to.to_vec(), &must, what);
+    let what = (T::TYPE, case, me, seed);
+    assert_same(&to.to_vec(), &must.into_iter().map(number).collect::<Vec<T>>(), what);
     inp.check(what);
     out.check(what);
     Ok(())
 }
 
+type Moves = fn(&Case, &World, &dyn Transport, u64) -> Result<(), RankError>;
+
+/// For every element type.
+const MOVES: [Moves; TYPES] = [
+    moves::<i8>,
+    moves::<i16>,
+    moves::<i32>,
+    moves::<i64>,
+    moves::<u8>,
+    moves::<u16>,
+    moves::<u32>,
+    moves::<u64>,
+    moves::<F16>,
+    moves::<Bf16>,
+    moves::<f32>,
+    moves::<f64>,
+    moves::<F8E4M3>,
+    moves::<F8E5M2>,
+    moves::<bool>,
+];
+
+/// For a type of every size, and every format of floats but one.
+const REDUCES: [Moves; 8] = [
+    |case, world, link, seed| reduces::<i8>(case, world, link, seed, |x| x as i8),
+    |case, world, link, seed| reduces::<u16>(case, world, link, seed, u16::from),
+    |case, world, link, seed| reduces::<u32>(case, world, link, seed, u32::from),
+    |case, world, link, seed| reduces::<i64>(case, world, link, seed, i64::from),
+    |case, world, link, seed| reduces::<F8E4M3>(case, world, link, seed, |x| F8E4M3::from_f32(x.into())),
+    |case, world, link, seed| reduces::<F16>(case, world, link, seed, |x| F16::from_f32(x.into())),
+    |case, world, link, seed| reduces::<Bf16>(case, world, link, seed, |x| Bf16::from_f32(x.into())),
+    |case, world, link, seed| reduces::<f64>(case, world, link, seed, f64::from),
+];
+
 #[test]
-fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written() {
+pub fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written() {
     let cases = if everything() { 400 } else { 40 };
     for ranks in [1, 2, 3, 4] {
         threads(ranks, ("rectangles", ranks), |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             let mut numbers = Random::new(seed() ^ ranks as u64);
             for _ in 0..cases {
                 let kind = numbers.pick(&KINDS);
-                let (mut case, ty, seed) = (Case::random(&mut numbers, kind, ranks), numbers.below(4), numbers.next());
-                if kind == Kind::SendRecv && ranks == 1 {
+                let (mut case, ty, seed) = (Case::random(&mut numbers, kind, ranks), numbers.next(), numbers.next());
+                if ranks == 1 && [Kind::SendRecv, Kind::Pairs].contains(&kind) {
                     continue;
                 }
-                // Tiles of 256 bytes, and one message in packets, are for narrow elements or few of them.
-                if case.way == Way::Packet && case.rows * case.cols > 16 && ty == 3 {
+                let reduces = [Kind::ReduceScatter, Kind::AllReduce].contains(&kind);
+                let of_types = if reduces { &REDUCES[..] } else { &MOVES };
+                let ty = ty as usize % of_types.len();
+                // One message in packets is for few bytes.
+                if case.way == Way::Packet && case.rows * case.cols > 16 {
                     case.way = Way::Chosen;
                 }
-                match kind {
-                    Kind::ReduceScatter | Kind::AllReduce => {
-                        if matches!(case.way, Way::Staged { .. }) && case.blocks > 1 {
-                            case.blocks = 1;
-                        }
-                        reduces(&case, world, &link, seed)?;
-                    }
-                    _ => match ty {
-                        0 => moves::<u8>(&case, world, &link, seed)?,
-                        1 => moves::<Bf16>(&case, world, &link, seed)?,
-                        2 => moves::<f32>(&case, world, &link, seed)?,
-                        _ => moves::<u64>(&case, world, &link, seed)?,
-                    },
-                }
+                of_types[ty](&case, world, &link, seed)?;
             }
             Ok(link.close()?)
         });
@@ -400,11 +484,17 @@ fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
         if world.rank() == first {
             send(&link, &matrix.columns(3..7), second).run()?;
             send(&link, &matrix.columns(3..7), second).chunk_shape(6, 4).run()?;
+            send(&link, &matrix.columns(3..7), second).run()?;
         } else {
             let (rows, flat) = (Tensor::<u32>::zeros(24).reshape(6, 4).unwrap(), Tensor::<u32>::zeros(24));
             recv(&link, &rows, first).run()?;
             recv(&link, &flat, first).chunk_shape(6, 4).run()?;
-            assert_eq!((rows.to_vec(), flat.to_vec()), (must.clone(), must));
+            assert_eq!((rows.to_vec(), flat.to_vec()), (must.clone(), must.clone()));
+            // Into columns of a wider matrix, whose other columns stay.
+            let wide = Tensor::from_fn(6 * 9, |_| 7u32).reshape(6, 9).unwrap();
+            recv(&link, &wide.columns(2..6), first).run()?;
+            let inside = |i: usize| (2..6).contains(&(i % 9)).then(|| must[i / 9 * 4 + i % 9 - 2]);
+            assert_eq!(wide.to_vec(), (0..54).map(|i| inside(i).unwrap_or(7)).collect::<Vec<_>>());
         }
         Ok(link.close()?)
     });
