@@ -17,7 +17,7 @@
 //! | [`shipped`] | plans that check every schedule of the library |
 //! | [`copied`] | launches on a GPU, on a copy of host tensors |
 //! | [`libfabric`] | libfabric, fetched where it is not installed |
-//! | [`ptxas`] | NVIDIA's assembler, where it is installed |
+//! | [`ptxas`], [`numpy`] | NVIDIA's assembler and a library of Python, fetched where they are not installed |
 //! | [`job`], [`ranks`] | tests whose ranks are processes |
 // Read as source by the authors of tests, and never published: what a name does not say is documented.
 #![allow(missing_docs)]
@@ -33,6 +33,7 @@ pub mod kernels;
 pub mod libfabric;
 pub mod malformed;
 pub mod mutations;
+pub mod numpy;
 pub mod programs;
 pub mod ptx_machine;
 pub mod ptxas;

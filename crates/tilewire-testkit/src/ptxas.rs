@@ -55,7 +55,7 @@ fn search() -> Result<PathBuf, String> {
 }
 
 /// A folder for files of tests in the build folder: what cargo calls `CARGO_TARGET_TMPDIR`, which it tells integration tests only.
-fn scratch() -> PathBuf {
+pub(crate) fn scratch() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     // target/PROFILE/deps/PROGRAM
     let folder = program.ancestors().nth(3).expect("a test lies in the build folder").join("tmp");

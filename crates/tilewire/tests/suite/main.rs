@@ -19,6 +19,8 @@ mod hook_misuse;
 mod layering;
 mod malformed;
 mod mesh_grids;
+#[cfg(feature = "dlpack")]
+mod numpy;
 mod ptx_ahead;
 mod ptx_assembly;
 mod ptx_differential;
