@@ -1,9 +1,10 @@
 //! Columns of a matrix as PTX: rows keep their vectors where they are aligned, and nothing beside the columns is
 //! touched.
 
+use crate::snapshots::assert_snapshot;
 use tilewire::ir::scalar::Element;
 use tilewire::ir::simplify;
-use tilewire::ptx::Target;
+use tilewire::ptx::{Options, Target, emit};
 use tilewire::{Bf16, Tensor, Traced, kernel, map};
 use tilewire_testkit::simulated::same_as_defined;
 
@@ -34,6 +35,13 @@ fn aligned_rows_of_columns_move_in_vectors_of_16_bytes() {
         let text = same_as_defined("one", &copy::<f32>((300, 1, 7), 3, 0), target);
         assert!(!text.contains("global.v"), "{text}");
     }
+}
+
+/// To be read: 64 columns of a matrix of 192, from column 16 to column 64.
+#[test]
+fn a_copy_of_columns_looks_as_it_did() {
+    let kernel = simplify(&copy::<f32>((33, 64, 192), 16, 64).kernel);
+    assert_snapshot("columns.ptx", &emit(&kernel, Options::new(Target::Sm90a)).unwrap().text);
 }
 
 #[test]
