@@ -4,8 +4,9 @@ use super::device::Device;
 use super::error::{Called, CudaError};
 use super::stream::sync_launches;
 use crate::tensor::{DeviceBytes, Element, Foreign, Tensor};
-use cudarc::driver::{CudaSlice, DevicePtr, result};
+use cudarc::driver::{CudaSlice, DevicePtr, result, sys};
 use std::error::Error;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 /// Copies from and to any address of a device.
@@ -42,6 +43,122 @@ impl DeviceBytes for Copies {
         unsafe { result::memcpy_htod_async(address, bytes, self.0.chores()) }.called("cuMemcpyHtoDAsync")?;
         Ok(self.0.sync_chores()?)
     }
+
+    fn read_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        out: &mut [u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        sync_launches(&self.0)?;
+        // SAFETY: the caller who made a memory of these rows promised that they are valid (`Tensor::foreign`).
+        Ok(unsafe { read_rows(&self.0, (address, width, stride), out) }?)
+    }
+
+    fn write_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        sync_launches(&self.0)?;
+        // SAFETY: as in `read_rows`.
+        Ok(unsafe { write_rows(&self.0, (address, width, stride), bytes) }?)
+    }
+}
+
+/// Rows of a device: the address of the first one, their width, and the distance between two, in bytes.
+pub(super) type DeviceRows = (u64, usize, usize);
+
+/// Copies rows from a device, as many as `out` has room for, and waits for the copy.
+///
+/// # Safety
+/// Their bytes must be valid for reads by the device.
+pub(super) unsafe fn read_rows(
+    device: &Arc<Device>,
+    (address, width, stride): DeviceRows,
+    out: &mut [u8],
+) -> Result<(), CudaError> {
+    let together = rows_of_one_copy(width, stride, out.len());
+    for (first, out) in (0u64..).step_by(together).zip(out.chunks_mut(together * width)) {
+        let copy = sys::CUDA_MEMCPY2D {
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcDevice: address + first * stride as u64,
+            srcPitch: if together > 1 { stride } else { width },
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: out.as_mut_ptr().cast(),
+            dstPitch: width,
+            ..between(width, out.len())
+        };
+        // SAFETY: the caller's promise for the rows; `out` has room for `Height` rows of `width` bytes and outlives the
+        // copy, which is waited for.
+        unsafe { copy_rows(device, &copy) }?;
+    }
+    Ok(())
+}
+
+/// Copies rows to a device, as many as there are in `bytes`, and waits for the copy.
+///
+/// # Safety
+/// Their bytes must be valid for writes by the device.
+pub(super) unsafe fn write_rows(
+    device: &Arc<Device>,
+    (address, width, stride): DeviceRows,
+    bytes: &[u8],
+) -> Result<(), CudaError> {
+    let together = rows_of_one_copy(width, stride, bytes.len());
+    for (first, bytes) in (0u64..).step_by(together).zip(bytes.chunks(together * width)) {
+        let copy = sys::CUDA_MEMCPY2D {
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            srcHost: bytes.as_ptr().cast(),
+            srcPitch: width,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstDevice: address + first * stride as u64,
+            dstPitch: if together > 1 { stride } else { width },
+            ..between(width, bytes.len())
+        };
+        // SAFETY: as in `read_rows`, the other way round.
+        unsafe { copy_rows(device, &copy) }?;
+    }
+    Ok(())
+}
+
+/// As many rows of `width` bytes as `bytes` bytes are, or one where the driver takes no such stride.
+fn rows_of_one_copy(width: usize, stride: usize, bytes: usize) -> usize {
+    if i32::try_from(stride).is_ok() { (bytes / width).max(1) } else { 1 }
+}
+
+/// A copy of `bytes` bytes in rows of `width`, from nowhere to nowhere.
+fn between(width: usize, bytes: usize) -> sys::CUDA_MEMCPY2D {
+    sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: null(),
+        srcDevice: 0,
+        srcArray: null_mut(),
+        srcPitch: width,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        dstHost: null_mut(),
+        dstDevice: 0,
+        dstArray: null_mut(),
+        dstPitch: width,
+        WidthInBytes: width,
+        Height: bytes / width,
+    }
+}
+
+/// # Safety
+/// The rows on both sides must be valid until it returns.
+unsafe fn copy_rows(device: &Arc<Device>, copy: &sys::CUDA_MEMCPY2D) -> Result<(), CudaError> {
+    device.bind()?;
+    // SAFETY: the caller's promise; the copy is waited for.
+    unsafe { sys::cuMemcpy2DAsync_v2(copy, device.chores()) }.result().called("cuMemcpy2DAsync")?;
+    device.sync_chores()
 }
 
 /// The slice's memory, in place. It waits for the work on the slice's stream first, and the slice is freed after the

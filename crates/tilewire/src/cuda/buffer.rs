@@ -1,5 +1,6 @@
 //! Device memory.
 
+use super::adopted::{DeviceRows, read_rows, write_rows};
 use super::device::Device;
 use super::error::{Called, CudaError};
 use super::mapped::Mapped;
@@ -157,6 +158,15 @@ impl Handle {
     fn offset(&self, address: u64) -> usize {
         (address - self.0.address) as usize
     }
+
+    /// # Panics
+    /// If rows of `bytes` bytes together do not lie inside the buffer.
+    fn assert_inside(&self, (address, width, stride): DeviceRows, bytes: usize) {
+        assert!(width > 0 && bytes.is_multiple_of(width), "{bytes} bytes are no rows of {width}");
+        let last = (bytes / width).saturating_sub(1).checked_mul(stride);
+        let end = last.and_then(|last| self.offset(address).checked_add(last)?.checked_add(width));
+        assert!(end.is_some_and(|end| end <= self.0.bytes), "rows beyond the buffer");
+    }
 }
 
 impl DeviceBytes for Handle {
@@ -168,6 +178,32 @@ impl DeviceBytes for Handle {
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
         sync_launches(&self.0.device)?;
         Ok(self.0.write(self.offset(address), bytes)?)
+    }
+
+    fn read_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        out: &mut [u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.assert_inside((address, width, stride), out.len());
+        sync_launches(&self.0.device)?;
+        // SAFETY: the rows lie inside this allocation.
+        Ok(unsafe { read_rows(&self.0.device, (address, width, stride), out) }?)
+    }
+
+    fn write_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.assert_inside((address, width, stride), bytes.len());
+        sync_launches(&self.0.device)?;
+        // SAFETY: the rows lie inside this allocation.
+        Ok(unsafe { write_rows(&self.0.device, (address, width, stride), bytes) }?)
     }
 }
 

@@ -118,6 +118,11 @@ errors! {
 /// ```
 pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
     here(memory)?;
+    if let (Held::Device(device), false) = (memory.held(), memory.is_contiguous()) {
+        let (rows, mut out) = (memory.rows(), vec![0; memory.covered()]);
+        let copied = device.read_rows(memory.start().addr().get() as u64, rows.width, rows.stride, &mut out);
+        return copied.map(|()| out).map_err(|source| failed(memory, false, source));
+    }
     if !memory.is_contiguous() {
         let rows: Result<Vec<_>, _> = memory.runs().map(|(_, row)| bytes_of(&row)).collect();
         return rows.map(|rows| rows.concat());
@@ -156,13 +161,16 @@ pub(super) fn write_to_device(memory: &Memory, device: &dyn DeviceBytes, bytes: 
     if bytes.is_empty() {
         return Ok(());
     }
-    memory.runs().zip(bytes.chunks_exact(memory.rows().width)).try_for_each(|((_, row), bytes)| {
-        device.write(row.start().addr().get() as u64, bytes).map_err(|source| failed(&row, true, source))
-    })
+    let (address, rows) = (memory.start().addr().get() as u64, memory.rows());
+    let copied = match rows.is_one() {
+        true => device.write(address, bytes),
+        false => device.write_rows(address, rows.width, rows.stride, bytes),
+    };
+    copied.map_err(|source| failed(memory, true, source))
 }
 
 #[cold]
 fn failed(memory: &Memory, to_device: bool, source: Box<dyn Error + Send + Sync>) -> AccessError {
-    let (bytes, memory) = (memory.bytes(), memory.reachable_from().clone());
+    let (bytes, memory) = (memory.covered(), memory.reachable_from().clone());
     AccessError::Copy { to_device, bytes, memory, source: source.into() }
 }

@@ -34,7 +34,8 @@ impl<T: Element, D: Dimension + Send + Sync + 'static> TryFrom<Array<T, D>> for 
 }
 
 impl<T: Element + AnyBits> Tensor<T> {
-    /// Lends a view of an array to a closure as a tensor, in place; as [`Tensor::lend`].
+    /// Lends a view of an array to a closure as a tensor, in place; as [`Tensor::lend`]. A tensor may be written, so a
+    /// view that may only be read cannot come in: copy it with `to_owned()`.
     ///
     /// ```
     /// use ndarray::{Array2, s};

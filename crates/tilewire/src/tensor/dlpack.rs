@@ -212,6 +212,7 @@ impl Drop for Capsule {
 
 impl<T: Element> Tensor<T> {
     /// Takes a versioned capsule, in place: its deleter runs after the last use of the memory, or now if it is refused.
+    /// Memory that may only be read is refused. CUDA's pinned memory of the host is taken as [`Foreign::Pinned`].
     /// `copies` is needed for device memory: `cuda::Device::copies` returns it.
     ///
     /// # Safety
@@ -275,14 +276,15 @@ impl<T: Element> Tensor<T> {
             true => row_major(&shape)?,
         };
         let address = (it.data as u64).wrapping_add(it.byte_offset);
+        let device = |id: i32| u32::try_from(id).map_err(|_| DlpackError::Device { device_type, device_id: id });
         let start = NonNull::new(it.data.cast::<u8>().wrapping_add(it.byte_offset as usize).cast::<T>());
         let at = match (device_type, start) {
             (_, None) => return Err(DlpackError::Malformed),
-            (HOST | CUDA_HOST, Some(start)) => Foreign::Host(start),
+            (HOST, Some(start)) => Foreign::Host(start),
+            (CUDA_HOST, Some(start)) => Foreign::Pinned { start, devices: vec![device(device_id)?] },
             (CUDA, Some(_)) => {
                 let copies = copies.ok_or(DlpackError::NoCopies { device: device_id })?;
-                let device = u32::try_from(device_id).map_err(|_| DlpackError::Device { device_type, device_id })?;
-                Foreign::Device { address, device, copies }
+                Foreign::Device { address, device: device(device_id)?, copies }
             }
             _ => return Err(DlpackError::Device { device_type, device_id }),
         };
@@ -400,6 +402,21 @@ mod tests {
     }
 
     #[test]
+    fn pinned_memory_is_reached_from_the_host_and_its_device() {
+        let x = Tensor::<f32>::from_fn(12, |i| i as f32).reshape(3, 4).unwrap().columns(1..3);
+        // SAFETY: this test alone uses the memory, on one thread; there is no device that could.
+        let back = unsafe {
+            let mut capsule = x.to_dlpack().unwrap();
+            capsule.dl_tensor.device = DLDevice { device_type: CUDA_HOST, device_id: 2 };
+            Tensor::<f32>::from_dlpack(given(capsule), None).unwrap()
+        };
+        let reach = back.memory().reachable_from();
+        assert!(reach.host && reach.is_device(2) && !reach.is_device(0) && back.memory().is_shared());
+        back.set(3, 99.0);
+        assert_eq!((x.to_vec(), back.shape()), (vec![1.0, 2.0, 5.0, 99.0, 9.0, 10.0], [3, 2]));
+    }
+
+    #[test]
     fn what_is_no_tensor_of_this_library_is_refused_and_freed() {
         // SAFETY: as above; the fields are changed to what another producer might write.
         unsafe {
@@ -413,6 +430,8 @@ mod tests {
             assert!(refused(&|it| it.dl_tensor.dtype.code = 0).contains("not one of f32"));
             assert!(refused(&|it| it.dl_tensor.device.device_type = 10).contains("device type 10"));
             assert!(refused(&|it| it.dl_tensor.device.device_type = CUDA).contains("copies()"));
+            let no_device = DLDevice { device_type: CUDA_HOST, device_id: -1 };
+            assert!(refused(&|it| it.dl_tensor.device = no_device).contains("number -1"));
             assert!(refused(&|it| it.version.major = 2).contains("version 2"));
             assert!(refused(&|it| it.flags = READ_ONLY).contains("only be read"));
             assert!(refused(&|it| it.dl_tensor.data = std::ptr::null_mut()).contains("without shape or data"));

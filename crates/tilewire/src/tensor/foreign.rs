@@ -24,6 +24,14 @@ use std::sync::Arc;
 pub enum Foreign<T> {
     /// In memory of the host.
     Host(NonNull<T>),
+    /// In pinned memory of the host that kernels of devices reach by the same address. Host access to it is atomic, as
+    /// kernels may write it at any time.
+    Pinned {
+        /// Its address on both sides.
+        start: NonNull<T>,
+        /// The devices.
+        devices: Vec<u32>,
+    },
     /// In memory of a device, which the host does not reach.
     Device {
         /// Its address there.
@@ -49,6 +57,26 @@ impl DeviceBytes for KeptCopies {
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
         self.copies.write(address, bytes)
     }
+
+    fn read_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        out: &mut [u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.copies.read_rows(address, width, stride, out)
+    }
+
+    fn write_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.copies.write_rows(address, width, stride, bytes)
+    }
 }
 
 impl<T: Element> Tensor<T> {
@@ -73,6 +101,8 @@ impl<T: Element> Tensor<T> {
     /// The elements that the shape names must be valid until `keep` is dropped: initialised, readable and, unless they
     /// are only ever used as inputs, writable. Elements in gaps between them are never touched. While a handle exists:
     /// - on the host, no other thread may touch them, and nobody may hold a reference to one;
+    /// - in pinned memory, kernels of all `devices` can use the host's address, others touch the elements by atomic
+    ///   accesses only, and nobody may hold a reference to one that is not atomic;
     /// - on a device, kernels of `device` can use the addresses, `copies` copies from and to them, and everything that
     ///   others do there is ordered with tilewire's launches by the caller.
     ///
@@ -87,7 +117,7 @@ impl<T: Element> Tensor<T> {
         let bytes = grid.bytes(size_of::<T>());
         let rows = bytes.ok_or_else(|| ShapeError::TooLarge { shape: shape.to_vec() })?;
         let address = match &at {
-            Foreign::Host(start) => start.addr().get(),
+            Foreign::Host(start) | Foreign::Pinned { start, .. } => start.addr().get(),
             Foreign::Device { address, .. } => *address as usize,
         };
         if !address.is_multiple_of(size_of::<T>()) {
@@ -97,6 +127,9 @@ impl<T: Element> Tensor<T> {
         let memory = unsafe {
             match at {
                 Foreign::Host(start) => Memory::foreign_rows(start.cast(), rows, keep),
+                Foreign::Pinned { start, devices } => {
+                    Memory::shared_rows(start.cast(), rows, ReachableFrom { host: true, devices }, keep)
+                }
                 Foreign::Device { address, device, copies } => {
                     let start = NonNull::new(std::ptr::without_provenance_mut(address as usize));
                     let start = start.ok_or(ShapeError::Null { len: grid.len() })?;

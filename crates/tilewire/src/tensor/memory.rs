@@ -85,6 +85,31 @@ pub trait DeviceBytes: Send + Sync {
 
     /// Copies to the device, after everything this thread has launched there. The bytes have arrived when it returns.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
+
+    /// As [`read`](DeviceBytes::read), for rows of `width` bytes, not 0, that begin `stride` bytes apart there and follow
+    /// each other in `out`. Unless it is overridden, one copy for each row.
+    fn read_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        out: &mut [u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let rows = (0u64..).zip(out.chunks_mut(width));
+        rows.into_iter().try_for_each(|(row, out)| self.read(address + row * stride as u64, out))
+    }
+
+    /// As [`write`](DeviceBytes::write), for such rows.
+    fn write_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let rows = (0u64..).zip(bytes.chunks(width));
+        rows.into_iter().try_for_each(|(row, bytes)| self.write(address + row * stride as u64, bytes))
+    }
 }
 
 impl Memory {
@@ -151,6 +176,14 @@ impl Memory {
     /// As for [`foreign`](Memory::foreign).
     pub(super) unsafe fn foreign_rows(start: NonNull<u8>, rows: Rows, keep: Alive) -> Memory {
         Memory::of_rows(start, rows, ReachableFrom::HOST, Held::Own(HomeThread::here(), keep), None)
+    }
+
+    /// As [`shared`](Memory::shared), for rows: nothing is required of the bytes between them.
+    ///
+    /// # Safety
+    /// As for [`shared`](Memory::shared).
+    pub(super) unsafe fn shared_rows(start: NonNull<u8>, rows: Rows, reach: ReachableFrom, keep: Alive) -> Memory {
+        Memory::of_rows(start, rows, reach, Held::Shared(keep), None)
     }
 
     /// As [`on_device`](Memory::on_device), for rows.

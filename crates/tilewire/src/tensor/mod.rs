@@ -422,9 +422,10 @@ impl<T: Element> Tensor<T> {
     /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, since
     /// not every byte is a valid one.
     ///
-    /// # Panics For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get)
-    /// or [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat:
-    /// take one of its [`rows`](Tensor::rows).
+    /// # Panics
+    /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
+    /// [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat: take one
+    /// of its [`rows`](Tensor::rows).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,

@@ -188,3 +188,120 @@ fn foreign_device_memory_is_used_in_place_and_kept_alive() {
     drop(op);
     assert_eq!(Arc::strong_count(&keep), 1);
 }
+
+/// Everything but the launch lets go of the memory while the launch may be running.
+#[test]
+fn memory_that_its_owner_frees_lives_while_a_launch_is_in_flight() {
+    let Some(device) = device() else { return };
+    let out = device.zeros::<f32>(4 << 20).unwrap();
+    for round in 0..20 {
+        let theirs = matrix(&device, 1, 4 << 20, round).unwrap();
+        let (address, keep) = (theirs.memory().start().addr().get() as u64, Arc::new(theirs.memory().clone()));
+        let alive = Arc::downgrade(&keep);
+        drop(theirs);
+        let at = Foreign::Device { address, device: 0, copies: device.copies() };
+        // SAFETY: `keep` keeps the memory, and only this thread uses it.
+        let inp = unsafe { Tensor::<f32>::foreign(at, &[4 << 20], &[1], keep) }.unwrap();
+        let mut op = map(&out, &inp).produce(|c| c.input.load(c.pos()) + 1.0).build().unwrap();
+        op.run().unwrap();
+        drop(inp);
+        assert!(alive.upgrade().is_some(), "the launch is in flight");
+        // What is allocated now must not get the bytes that the launch reads.
+        let other = device.zeros::<f32>(4 << 20).unwrap();
+        other.fill(-1.0);
+        op.sync().unwrap();
+        drop(op);
+        assert!(alive.upgrade().is_none());
+        assert_eq!(
+            (out.get(0), out.get((4 << 20) - 1)),
+            ((round + 1) as f32, ((round + (4 << 20) - 1) % 65_536 + 1) as f32)
+        );
+    }
+}
+
+#[test]
+fn a_slice_of_cudarc_is_a_tensor_in_place() {
+    let Some(device) = device() else { return };
+    let context = cudarc::driver::CudaContext::new(0).unwrap();
+    let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let slice = context.default_stream().clone_htod(&numbers).unwrap();
+    let x = Tensor::<f32>::try_from(slice).unwrap();
+    assert!(x.memory().reachable_from().device_only() == Some(0) && x.to_vec() == numbers);
+    let matrix = x.reshape(10, 100).unwrap();
+    let out = device.zeros::<f32>(30).unwrap().reshape(10, 3).unwrap();
+    map(&out, &matrix.columns(97..100)).produce(|c| c.input.load(c.pos()) * 2.0).run().unwrap();
+    assert_eq!((out.get(0), out.get(29)), (194.0, 1998.0));
+    matrix.columns(4..6).copy_from(&[-1.0; 20]);
+    assert_eq!((x.get(3), x.get(4), x.get(905), x.get(906)), (3.0, -1.0, -1.0, 906.0));
+}
+
+/// Pinned memory that is somebody else's: kernels of the GPU and of the CPU use it in place.
+#[test]
+fn foreign_pinned_memory_is_used_by_both_engines() {
+    let Some(device) = device() else { return };
+    let theirs = device.host_memory(64 * 4).unwrap();
+    let at = Foreign::Pinned { start: theirs.start().cast::<f32>(), devices: vec![0] };
+    // SAFETY: the keep-alive keeps the memory, which kernels of device 0 reach by this address; only this thread uses it.
+    let pinned = unsafe { Tensor::<f32>::foreign(at, &[8, 4], &[8, 1], Arc::new(theirs)) }.unwrap();
+    pinned.copy_from(&(0..32).map(|i| i as f32).collect::<Vec<_>>());
+    let out = device.zeros::<f32>(32).unwrap().reshape(8, 4).unwrap();
+    let mut op = map(&out, &pinned).produce(|c| c.input.load(c.pos()) + 1.0).build().unwrap();
+    op.run().unwrap();
+    op.sync().unwrap();
+    assert_eq!((out.get(0), out.get(31)), (1.0, 32.0));
+    let host = Tensor::<f32>::zeros(32).reshape(8, 4).unwrap();
+    map(&host, &pinned).produce(|c| c.input.load(c.pos()) + 2.0).run().unwrap();
+    assert_eq!((host.get(0), host.get(31)), (2.0, 33.0));
+}
+
+/// Rows of every width and distance, by one copy, both ways; and what lies between them stays.
+#[test]
+fn strided_tensors_are_copied_to_and_from_a_gpu() {
+    let Some(device) = device() else { return };
+    for (rows, stride, from, cols) in [(1, 9, 2, 5), (7, 9, 0, 1), (1000, 64, 16, 32), (4096, 4099, 1, 4097)] {
+        let whole = matrix(&device, rows, stride, 3).unwrap();
+        let columns = whole.columns(from..from + cols);
+        let number = |i: usize| ((3 + i) % 65_536) as f32;
+        let must: Vec<f32> = (0..rows * cols).map(|i| number(i / cols * stride + from + i % cols)).collect();
+        assert!(columns.to_vec() == must, "{rows} rows of {cols} columns, {stride} apart");
+        columns.fill(-5.0);
+        let is_inside = |i: usize| (from..from + cols).contains(&(i % stride));
+        let must = (0..rows * stride).map(|i| if is_inside(i) { -5.0 } else { number(i) });
+        assert!(whole.to_vec().into_iter().eq(must), "beside {rows} rows of {cols} columns, {stride} apart");
+    }
+}
+
+/// Windows that take turns: graphs keep theirs.
+#[test]
+fn ranks_on_a_gpu_rebind_their_windows_together() {
+    let Some(device) = device() else { return };
+    let world = World::threads(2).deadline(Duration::from_secs(60));
+    let result = world.run(|world| {
+        let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
+        let (me, len) = (world.rank().index(), 4096);
+        let windows = [Window::<f32>::allocate(&link, 2 * len)?, Window::allocate(&link, 2 * len)?];
+        let inp = matrix(&device, 1, len, 10_000 * me)?;
+        let mut gather = all_gather(&link, windows[0].tensor(), &inp).window(&windows[0]).build()?;
+        let sums = [Window::<f32>::allocate(&link, len)?, Window::allocate(&link, len)?];
+        let mut reduce =
+            all_reduce(&link, sums[0].tensor(), sums[1].tensor()).window(&sums[0]).window(&sums[1]).build()?;
+        for step in 0..100 {
+            let window = &windows[step % 2];
+            gather.rebind_window(window, &inp)?;
+            gather.run()?;
+            gather.sync()?;
+            let out = window.tensor();
+            assert_eq!((out.get(5), out.get(len + 5)), (5.0, 10_005.0), "step {step}");
+            window.tensor().fill(-1.0);
+            let [out, from] = if step % 2 == 0 { [&sums[0], &sums[1]] } else { [&sums[1], &sums[0]] };
+            from.tensor().fill((step + me) as f32);
+            reduce.rebind_windows(out, from)?;
+            reduce.run()?;
+            reduce.sync()?;
+            assert_eq!(out.tensor().get(len - 1), (2 * step + 1) as f32, "step {step}");
+        }
+        drop((gather, reduce));
+        Ok(link.close()?)
+    });
+    result.unwrap();
+}

@@ -128,6 +128,41 @@ fn a_slice_is_lent_for_a_closure_and_void_afterwards() {
     assert!(panicked.is_err() && leaked.into_inner().unwrap().try_get(0).is_err());
 }
 
+/// As on a GPU: a hook captures columns of a matrix, and the rows between them stay out of its reach.
+#[test]
+fn a_captured_tensor_may_be_strided() {
+    threads(2, "captured", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        for (rows, stride, first, cols) in [(1, 8, 3, 5), (33, 64, 32, 16), (70, 77, 40, 31), (200, 3, 2, 1)] {
+            let number = |first: usize, row: usize, col: usize| (first + row * stride + col) as f32;
+            let matrix = |first: usize| {
+                Tensor::from_fn(rows * stride, |i| (first + i) as f32).reshape(rows, stride).expect("as many elements")
+            };
+            let me = world.rank().index();
+            let (inp, scale) = (matrix(1000 * me), matrix(7).columns(first..first + cols));
+            let out = Tensor::<f32>::zeros(2 * rows * cols).reshape(2 * rows, cols).unwrap();
+            let mut op = all_gather(&link, &out, &inp.columns(0..cols))
+                .chunk_shape(rows, cols)
+                .produce(|c| c.input.load(c.pos()) + c.captured(&scale).matrix().at(c.row(), c.col()))
+                .build()?;
+            for factor in [1.0, 3.0] {
+                let scaled: Vec<f32> =
+                    (0..rows * cols).map(|i| factor * number(7, i / cols, first + i % cols)).collect();
+                // What is captured is read at every launch.
+                scale.copy_from(&scaled);
+                op.run()?;
+                for (i, got) in out.to_vec().into_iter().enumerate() {
+                    let (rank, row, col) = (i / (rows * cols), i / cols % rows, i % cols);
+                    let must = number(1000 * rank, row, col) + scaled[row * cols + col];
+                    assert_eq!(got, must, "row {row}, column {col} of rank {rank}, {rows} rows {stride} apart");
+                }
+            }
+            drop(op);
+        }
+        Ok(link.close()?)
+    });
+}
+
 #[test]
 fn a_vector_becomes_a_tensor_and_bad_addresses_do_not() {
     let x = Tensor::from((0..1000u32).collect::<Vec<_>>()).reshape(10, 100).unwrap();
