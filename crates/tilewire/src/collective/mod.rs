@@ -22,6 +22,7 @@
 //! | `rounds.rs` | [`Rounds`]: whether legs become roles or get blocks of their own |
 //! | `config.rs` | [`Config`], [`Knobs`] |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
+//! | `windows.rs` | the windows that are given, and those that a plan uses |
 //! | `request.rs` | all of the above together, with element types as run-time values |
 //! | | **the plan** |
 //! | `facts.rs` | the facts about a world's machines that decisions may depend on |
@@ -80,6 +81,7 @@ mod scene;
 mod settle;
 mod two_level;
 mod wait_host;
+mod windows;
 
 pub use algorithm::{Algorithm, ReduceOp, Reducible};
 pub use builder::{Carries, CarriesTuples, Collective, Combining, Exchange, Map, Mapping, Moving, Reduction, Travels};

@@ -6,7 +6,7 @@ use super::call::Call;
 use super::error::RunError;
 use super::launch::{Launch, LaunchOptions};
 use super::rebind::{Bound, RebindError, Rebound, Taker};
-use super::request::WindowOf;
+use super::windows::WindowOf;
 use crate::hook::Traced;
 use crate::ir::{Kernel, scalar::Element};
 use crate::link::{PostFrom, Transport, Window};

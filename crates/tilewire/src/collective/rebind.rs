@@ -5,7 +5,7 @@
 //! that are alike in all of that can take their place. Windows take the place of windows on all ranks together, since
 //! every rank has the addresses of the others' windows.
 
-use super::request::{UsedWindows, WindowOf};
+use super::windows::{UsedWindows, WindowOf};
 use crate::ir::Type;
 use crate::tensor::{AnyTensor, Arg, Grid, Memory, ReachableFrom};
 use crate::transport::Rank;

@@ -1,4 +1,4 @@
-//! DLPack with a library that is not ours: `tests/python/round_trip.py` opens `tests/python/module.rs`, and numpy takes
+//! DLPack with a library that is not ours: `examples/dlpack/round_trip.py` opens `examples/dlpack/module.rs`, and numpy takes
 //! and gives its tensors. Without numpy the test says so and passes; `TILEWIRE_REQUIRE=numpy` makes that a failure.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ fn tensors_go_to_numpy_and_back_in_place_and_are_freed_once() {
     if !library.exists() {
         return numpy::skip("the example dlpack_module is not built: run all tests of the package");
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/round_trip.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/dlpack/round_trip.py");
     let output = Command::new("python3").arg(script).arg(library).env("PYTHONPATH", numpy).output();
     let output = output.expect("python3 starts");
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
