@@ -109,8 +109,8 @@ impl<'k> RoleCode<'k> {
                         kernel,
                         required_shape.map_or_else(|| width(kernel, &body), |required_shape| required_shape.width),
                     );
-                    let unroll =
-                        required_shape.map_or_else(|| self.unroll(&body), |required_shape| required_shape.unroll);
+                    let unroll = required_shape
+                        .map_or_else(|| self.unroll(&body, rows.is_some()), |required_shape| required_shape.unroll);
                     self.plain(inst, &mut body, (rows, cols), unroll, end);
                 }
             }
@@ -534,8 +534,8 @@ impl<'k> RoleCode<'k> {
         self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum()
     }
 
-    /// Vectors of a lane per turn: as many as the registers hold.
-    pub(super) fn unroll(&self, body: &Body<'_>) -> u32 {
+    /// Vectors of a lane per turn: as many as the registers hold. `has_rows`: positions are rows and columns.
+    pub(super) fn unroll(&self, body: &Body<'_>, has_rows: bool) -> u32 {
         let weight = body.weight;
         if self.options.unroll > 0 {
             return self.options.unroll.next_power_of_two().min(16);
@@ -573,6 +573,8 @@ impl<'k> RoleCode<'k> {
             // at a time.
             let registers = elements <= most || packets == 0 && weight <= 2 && *unroll <= 4;
             let length = if is_long(weight) { 2048 } else { 256 };
+            // Two addresses of each vector wait beside its words: eight spill a kilobyte for columns of a matrix.
+            let registers = registers && (*unroll <= 4 || !has_rows || threads <= 512);
             registers && elements as u32 * weight <= length && elements * bytes <= 512
         };
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)

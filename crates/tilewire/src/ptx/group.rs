@@ -50,7 +50,7 @@ impl<'k> RoleCode<'k> {
                 body.set_width(self.kernel, width);
                 let shift = width.trailing_zeros();
                 let units = self.t.d("shr.s64", &[&cols, &shift]);
-                let unroll = self.unroll(body).min(4);
+                let unroll = self.unroll(body, false).min(4);
                 let vectors = self.vectors(each, shift);
                 let walk = VectorLoop { rows, units, shift, offset: None, unroll, together: true, vectors };
                 self.walk_body(each, body, walk, end);

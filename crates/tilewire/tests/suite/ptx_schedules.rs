@@ -1,10 +1,11 @@
 //! The kernels of shipped transfers as PTX: every protocol and hook assembles for every target, without spills.
 
 use tilewire::collective::Rounds;
-use tilewire::ir::{Kernel, simplify};
+use tilewire::ir::{BinaryOp, Kernel, Op, Shape, simplify};
 use tilewire::link::{NvlOptions, ShmOptions, ShmTransport, Transport, Window};
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::tensor::Axis;
 use tilewire::transport::layout::Geometry;
 use tilewire::transport::{Rank, World};
 use tilewire::{
@@ -245,6 +246,56 @@ fn reductions_through_windows() -> Vec<(&'static str, Kernel)> {
 #[test]
 fn reductions_through_windows_assemble_for_every_target() {
     assemble(reductions_through_windows());
+}
+
+/// An all-to-all of columns that lie in a larger matrix: its rows keep vectors of 16 bytes on both legs, and no lane divides.
+#[test]
+fn column_slices_keep_their_vectors_in_every_protocol() {
+    let (ranks, rows, cols) = (4, 1024, 256);
+    let geometry = Geometry {
+        world_size: ranks,
+        per_peer_bytes: 8 << 20,
+        max_blocks_per_peer: 32,
+        max_slots: 8,
+        max_copies: 4,
+        packet_bytes: 8 << 20,
+    };
+    let links = Rehearsal::new(geometry).with_copies(4).ranks();
+    let width = ranks * cols;
+    let inp = Tensor::<f32>::zeros(rows * 3 * width).reshape(rows, 3 * width).unwrap().columns(width..2 * width);
+    let outs: Vec<_> = (0..ranks).map(|_| Tensor::<f32>::zeros(rows * width)).collect();
+    let window = links[1].window(&outs);
+    for (name, primitive) in [("staged", Primitive::Staged), ("direct", Primitive::Direct)] {
+        // To rows of the output, and to its columns.
+        for (axis, shape) in [(Axis::Rows, [ranks * rows, cols]), (Axis::Cols, [rows, width])] {
+            let out = window.tensor().reshape(shape[0], shape[1]).unwrap();
+            let config = Knobs { primitive: Some(primitive), blocks: Some(4), ..Knobs::warps(4) };
+            let op = all_to_all(&links[1], &out, &inp).along(Axis::Cols).output_along(axis);
+            let op = op.config(config).rounds(Rounds::Blocks);
+            let op = if primitive == Primitive::Direct { op.window(&window) } else { op };
+            let kernel = simplify(&op.trace().unwrap().kernel);
+            let text = emit(&kernel, Options::new(Target::Sm90a)).unwrap().text;
+            let name = format!("{name} to {axis}");
+            for vector in ["ld.global.v4.b32", "st.global.v4.b32"] {
+                assert!(text.contains(vector), "{name}: no {vector}\n{text}");
+            }
+            assert_eq!(lanes_that_divide(&kernel), 0, "{name}\n{kernel}");
+            assemble(vec![(name.leak(), kernel)]);
+        }
+    }
+}
+
+/// Divisions and remainders of lane values.
+fn lanes_that_divide(kernel: &Kernel) -> usize {
+    let mut count = 0;
+    for role in kernel.roles.values() {
+        kernel.walk(role.body, &mut |inst| {
+            let inst = &kernel.insts[inst];
+            let divides = matches!(&inst.op, Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. });
+            count += usize::from(divides && inst.result.is_some_and(|value| kernel.values[value].shape == Shape::Lane));
+        });
+    }
+    count
 }
 
 /// What is staged stays in the cache; what comes and goes once leaves it first, if there is much of it.
