@@ -5,10 +5,12 @@
 //! | `mod.rs` | [`shipped`]: all of them, and those of [`sendrecv`] |
 //! | `before.rs` | what was launched before the schedule that is checked |
 //! | `exchanges.rs` | the exchanges of all ranks |
+//! | `columns.rs` | an all-to-all of columns of a larger matrix |
 //! | `reductions.rs` | the reductions, and what goes round a ring |
 //! | `posted.rs` | [`posted`], [`posted_in`]: those that travel by posts |
 
 mod before;
+mod columns;
 mod exchanges;
 mod posted;
 mod reductions;
@@ -84,6 +86,7 @@ pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
     sendrecv("packet, two values", packed_packets);
     sendrecv("direct", direct);
     exchanges::cases(&mut cases, ranks, blocks);
+    columns::cases(&mut cases, ranks, blocks);
     reductions::cases(&mut cases, ranks, blocks);
     cases.0
 }

@@ -1,0 +1,72 @@
+//! Plans for an all-to-all of columns: chunks of several rows that lie beside each other in a larger matrix, on both
+//! sides, through staging and into windows.
+
+use super::{Cases, before, launch};
+use tilewire::check::Plan;
+use tilewire::link::Transport;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::tensor::Axis;
+use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, all_to_all};
+
+/// The cases of columns.
+pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
+    for (name, primitive) in [("staged, columns", Primitive::Staged), ("direct, columns", Primitive::Direct)] {
+        cases.add("all_to_all", name, move || plan(ranks, blocks, primitive));
+    }
+}
+
+/// Columns of a chunk: four rows fill a slot.
+const COLS: usize = 4;
+const LAUNCHES: usize = 3;
+
+/// Rows of a chunk: some steps for every block, of which the last has less to do.
+fn rows(blocks: usize) -> usize {
+    blocks * 11 - 1
+}
+
+fn plan(ranks: usize, blocks: usize, primitive: Primitive) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * rows(blocks) * COLS)).collect();
+    let memories: Vec<Memory> = windows.iter().map(|window| window.memory().clone()).collect();
+    // Twice into windows: at first there is nothing in one that could be overwritten too early.
+    for _ in 0..if primitive == Primitive::Direct { 2 } else { 1 } {
+        launch(&mut plan, &links, |link| match primitive {
+            Primitive::Direct => before::direct(link, blocks, &memories, rows(blocks) * COLS),
+            _ => before::staged(link, blocks, before::SLOTS),
+        })?;
+    }
+    for _ in 0..LAUNCHES {
+        launch(&mut plan, &links, |link| trace(link, blocks, primitive, &windows))?;
+    }
+    for (rank, window) in windows.iter().enumerate() {
+        plan.host_reads(rank as u32, window.memory());
+    }
+    Ok(plan)
+}
+
+fn trace(
+    link: &RehearsalRank,
+    blocks: usize,
+    primitive: Primitive,
+    windows: &[Tensor<f32>],
+) -> Result<Traced, RunError> {
+    let (rows, width) = (rows(blocks), link.world_size() * COLS);
+    let matrix = |stride: usize| Tensor::<f32>::zeros(rows * stride).reshape(rows, stride).expect("as many elements");
+    let inp = matrix(width + 3).columns(2..2 + width);
+    let is_direct = primitive == Primitive::Direct;
+    let out = match is_direct {
+        true => windows[link.number() as usize].reshape(rows, width).expect("as many elements"),
+        false => matrix(width + 1).columns(1..1 + width),
+    };
+    let exchange = all_to_all(link, &out, &inp).along(Axis::Cols);
+    let exchange = if is_direct { exchange.window(&link.window(windows)) } else { exchange };
+    let config = Knobs {
+        primitive: Some(primitive),
+        blocks: Some(blocks),
+        slot_bytes: (!is_direct).then_some(before::SLOTS.0),
+        depth: (!is_direct).then_some(before::SLOTS.1),
+        granule: Some(1),
+        ..Knobs::default()
+    };
+    exchange.config(config).produce(|c| c.input.load(c.pos()) * 0.5).trace()
+}
