@@ -1,6 +1,7 @@
 //! The measured cases and their limits.
 
 use super::collectives::{Group, Way};
+use super::columns::Source;
 use super::frozen::{Frozen, Scheme};
 use super::ours::{Hook, Pair};
 use super::posts;
@@ -32,7 +33,7 @@ pub struct Plan {
     pub mesh: Option<Mesh>,
 }
 
-const KEYS: [&str; 8] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "all_reduce", "host"];
+const KEYS: [&str; 9] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "columns", "all_reduce", "host"];
 
 /// Checks that there is such a case, of ranks that post to each other or of others.
 pub fn check_key(key: &str, posts: bool) -> Result<(), String> {
@@ -71,7 +72,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
         }
     }
     let large = KEYS[..3].iter().filter(|key| wanted(key)).count() * sizes.len() * blocks.len();
-    let mut progress = Progress::new(large + 5);
+    let mut progress = Progress::new(large + 6);
     if wanted("small") {
         progress.step("small messages");
         bench.small()?;
@@ -95,6 +96,10 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     if wanted("all_to_all") {
         progress.step("all-to-all");
         bench.all_to_all()?;
+    }
+    if wanted("columns") {
+        progress.step("column slices");
+        bench.columns()?;
     }
     if wanted("all_reduce") {
         progress.step("all-reduce");
@@ -269,6 +274,29 @@ impl Bench<'_> {
         let times = self.race(&sides, self.samples())?;
         self.row("all-to-all of 4 ranks, bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
         self.rows.iter_mut().rev().take(4).for_each(|row| row.ranks = ranks);
+        Ok(())
+    }
+
+    /// Four ranks and chunks of 8 MiB that are columns of a larger matrix: against chunks that lie one after the other,
+    /// and against a copy that puts them there.
+    fn columns(&mut self) -> Result<()> {
+        let (ranks, bytes, rotation) = (4, 8 << 20, 2);
+        let group = Group::new(&self.device, ranks, NvlOptions::default())?;
+        let before = self.rows.len();
+        for (primitive, protocol, how) in
+            [(Primitive::Direct, "direct", "one hop"), (Primitive::Staged, "staged", "two hops")]
+        {
+            let config = Knobs { primitive: Some(primitive), blocks: Some(4), ..self.plan.config };
+            let side = |source| group.columns(bytes, config, source, rotation);
+            let sides = [side(Source::InPlace)?, side(Source::Contiguous)?, side(Source::Copied)?];
+            let times = self.race(&sides, self.samples())?;
+            for (k, target) in [(1, 0.9), (2, 1.5)] {
+                let (name, limit) =
+                    (format!("columns of 4 ranks, {how}, against {}", sides[k].name), sides[k].name.clone());
+                self.push(&name, protocol, 0, ranks * bytes, times[0], (limit, times[k]), String::new(), target);
+            }
+        }
+        self.rows[before..].iter_mut().for_each(|row| row.ranks = ranks);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ type Op<'l> = PreparedExchange<'l>;
 
 /// The ranks.
 pub struct Group {
-    links: Vec<NvlTransport>,
+    pub(super) links: Vec<NvlTransport>,
 }
 
 /// How an all-to-all travels.
@@ -123,7 +123,7 @@ impl Group {
         Ok(streams[0].capture::<RunError>(&streams[1..], || ops.iter_mut().try_for_each(|op| op.run()))?)
     }
 
-    fn replay_all(&self, side: &Side) -> Result<()> {
+    pub(super) fn replay_all(&self, side: &Side) -> Result<()> {
         let stream = &self.links[0].seat().stream;
         side.graphs.iter().try_for_each(|graph| graph.replay(stream))?;
         Ok(stream.sync()?)

@@ -15,6 +15,7 @@
 //! | `cases.rs` | the cases and their limits |
 //! | `ours.rs` | graphs of `send`, `recv` and `sendrecv` |
 //! | `collectives.rs` | graphs of collectives among four ranks |
+//! | `columns.rs` | graphs of an all-to-all of column slices |
 //! | `frozen.rs` | graphs of the hand-written kernels (`frozen.cu`, `frozen.ptx`) |
 //! | `posts.rs` | ranks that post to each other, with limits of their own (`posts.ptx`) |
 //! | `race.rs` | sides in turn |
@@ -22,6 +23,7 @@
 
 mod cases;
 mod collectives;
+mod columns;
 mod frozen;
 mod ours;
 mod panels;

@@ -148,7 +148,8 @@ impl Heat {
 
     /// The transport of a line: limits and MPI use shared memory.
     fn transport(&self, line: &Line) -> &'static str {
-        let is_ours = line.protocol != MPI && (line.protocol != BY_HAND || line.against == Limit::Plain);
+        let is_our_limit = matches!(line.against, Limit::Plain | Limit::Copied);
+        let is_ours = line.protocol != MPI && (line.protocol != BY_HAND || is_our_limit);
         match (self.over.filter(|_| is_ours), self.kind) {
             (Some(over), _) => over,
             (None, Kind::Threads) => "shm threads",

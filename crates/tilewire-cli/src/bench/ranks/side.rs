@@ -41,6 +41,8 @@ pub enum Limit {
     Stores,
     /// Our own work without the additions of the others.
     Plain,
+    /// Our own work after everything was copied into a contiguous buffer.
+    Copied,
 }
 
 impl Limit {
@@ -58,6 +60,7 @@ impl Limit {
             Limit::Words => "a word to each",
             Limit::Stores => "stores alone",
             Limit::Plain => "plain",
+            Limit::Copied => "copied first",
         }
     }
 }

@@ -1,5 +1,5 @@
-//! An all-to-all of column slices of a larger matrix: where they lie, and copied into a contiguous buffer first. Both
-//! race the all-to-all of a contiguous tensor with as many bytes.
+//! An all-to-all of column slices of a larger matrix: where they lie, and copied into a contiguous buffer first. What is
+//! sent in place races the all-to-all of a contiguous tensor with as many bytes, and the copy that it saves.
 #![forbid(unsafe_code)]
 
 use super::work::{ELEMENT, shape, stamp};
@@ -7,44 +7,57 @@ use crate::bench::ranks::links::Links;
 use crate::bench::ranks::side::{Aim, Limit, Part, Run, Side};
 use anyhow::{Result, bail};
 use tilewire::collective::PreparedExchange;
+use tilewire::link::Window;
 use tilewire::tensor::Axis;
-use tilewire::{Tensor, all_to_all, map};
+use tilewire::{Primitive, Tensor, all_to_all, map};
 
-/// The contiguous all-to-all, and the two ways to send column slices. Collective.
-pub fn sides<'l>(links: &'l Links, bytes: usize) -> Result<Vec<Side<'l>>> {
+/// The contiguous all-to-all, and the two ways to send column slices: through staging, or into windows. Collective.
+pub fn sides<'l>(links: &'l Links, bytes: usize, primitive: Primitive) -> Result<Vec<Side<'l>>> {
     let (link, chunk) = (links.ours(), bytes.div_ceil(ELEMENT).max(1));
     let (ranks, (rows, cols)) = (link.world_size(), shape(chunk));
     let width = ranks * cols;
     // The slices are the middle third of a matrix, as keys lie between queries and values.
     let slices = Tensor::<f32>::zeros(rows * 3 * width).reshape(rows, 3 * width)?.columns(width..2 * width);
-    let run = |way: Way, inp: &Tensor<f32>| -> Result<Box<dyn Run + 'l>> {
-        let out = Tensor::<f32>::zeros(ranks * chunk).reshape(ranks * rows, cols)?;
-        let (copies, op) = match way {
-            Way::Contiguous => (Vec::new(), all_to_all(link, &out, inp).build()?),
-            Way::InPlace => {
-                (Vec::new(), all_to_all(link, &out, inp).along(Axis::Cols).output_along(Axis::Rows).build()?)
+    let contiguous = Tensor::<f32>::zeros(ranks * chunk).reshape(ranks * rows, cols)?;
+    let side = |name: &str, part: Part, way: Way| -> Result<Side<'l>> {
+        let window = match primitive {
+            Primitive::Direct => Some(Window::<f32>::allocate(link, ranks * chunk)?),
+            _ => None,
+        };
+        let out = window.as_ref().map_or_else(|| Tensor::zeros(ranks * chunk), |window| window.tensor().clone());
+        let out = out.reshape(ranks * rows, cols)?;
+        let inp = if way == Way::Contiguous { &contiguous } else { &slices };
+        let build = |sent: &Tensor<f32>, axis: Axis| {
+            // A mesh has far peers, whose chunks then go through staging by themselves.
+            let op = all_to_all(link, &out, sent).along(axis).output_along(Axis::Rows);
+            match &window {
+                Some(window) => op.window(window).build(),
+                None => op.primitive(primitive).build(),
             }
+        };
+        let (copies, op) = match way {
+            Way::Contiguous => (Vec::new(), build(inp, Axis::Rows)?),
+            Way::InPlace => (Vec::new(), build(inp, Axis::Cols)?),
             Way::Copied => {
                 let buffer = Tensor::<f32>::zeros(ranks * chunk).reshape(ranks * rows, cols)?;
                 let copy = |p: usize| {
                     let (to, from) = (buffer.rows(p * rows..(p + 1) * rows), inp.columns(p * cols..(p + 1) * cols));
                     map(&to, &from).build()
                 };
-                ((0..ranks).map(copy).collect::<Result<_, _>>()?, all_to_all(link, &out, &buffer).build()?)
+                ((0..ranks).map(copy).collect::<Result<_, _>>()?, build(&buffer, Axis::Rows)?)
             }
         };
         let (inp, rank) = (inp.clone(), link.rank().index());
-        Ok(Box::new(Columns { way, copies, op, inp, out, rank, ranks, rows, cols, number: 0 }))
+        let run = Columns { way, copies, op, inp, out, rank, ranks, rows, cols, number: 0 };
+        Ok(Side { name: name.into(), part, run: Box::new(run) })
     };
-    let contiguous = Tensor::<f32>::zeros(ranks * chunk).reshape(ranks * rows, cols)?;
-    let racer = |name: &'static str, aim, way| -> Result<Side<'l>> {
-        let part = Part::Racer { against: Limit::Plain, aim, protocol: name };
-        Ok(Side { name: name.into(), part, run: run(way, &slices)? })
-    };
+    let protocol = if primitive == Primitive::Direct { "direct" } else { "staged" };
+    let racer = |against, aim| Part::Racer { against, aim: Aim::Ratio(aim), protocol };
     Ok(vec![
-        Side { name: "contiguous".into(), part: Part::Limit(Limit::Plain), run: run(Way::Contiguous, &contiguous)? },
-        racer("column slices", Aim::Ratio(0.9), Way::InPlace)?,
-        racer("copied, then sent", Aim::None, Way::Copied)?,
+        side("contiguous", Part::Limit(Limit::Plain), Way::Contiguous)?,
+        side("copied, then sent", Part::Limit(Limit::Copied), Way::Copied)?,
+        side("in place, against contiguous", racer(Limit::Plain, 0.9), Way::InPlace)?,
+        side("in place, against a copy first", racer(Limit::Copied, 1.5), Way::InPlace)?,
     ])
 }
 

@@ -34,8 +34,8 @@ const SIZES: &[usize] = &[SMALL, 64 * KIB, MIB, 8 * MIB];
 /// From here on the output does not fit caches, and tables show how much of the time memory takes.
 const STORES_FROM: usize = 8 * MIB;
 
-/// Our own contest: MPI has no contiguous all-to-all of columns to compare with.
-const COLUMNS: &str = "all_to_all, column slices";
+/// Our own contests: MPI has no contiguous all-to-all of columns to compare with.
+const COLUMNS: [&str; 2] = ["all_to_all, column slices", "all_to_all, column slices into windows"];
 
 /// One kind of work.
 struct Case {
@@ -65,10 +65,17 @@ const CASES: &[Case] = &[
     },
     Case {
         subject: "all_to_all",
-        name: COLUMNS,
+        name: COLUMNS[0],
         work: Work::AllToAll,
         sizes: &[64 * KIB, MIB, 8 * MIB],
-        sides: |links, bytes| columns::sides(links, bytes),
+        sides: |links, bytes| columns::sides(links, bytes, Primitive::Staged),
+    },
+    Case {
+        subject: "all_to_all",
+        name: COLUMNS[1],
+        work: Work::AllToAll,
+        sizes: &[64 * KIB, MIB, 8 * MIB],
+        sides: |links, bytes| columns::sides(links, bytes, Primitive::Direct),
     },
     Case {
         subject: "all_gather",
@@ -219,7 +226,8 @@ impl Plan {
             hops: 1.0,
             volume: (bytes > SMALL).then(|| case.work.volume(bytes, self.ranks)),
             sides: case.sides,
-            guests: (case.name != COLUMNS).then(|| (case.work.name(), races(case.work, bytes, self.ranks)[0].against)),
+            guests: (!COLUMNS.contains(&case.name))
+                .then(|| (case.work.name(), races(case.work, bytes, self.ranks)[0].against)),
         };
         let wanted = CASES.iter().filter(|case| self.subjects.contains(&case.subject));
         wanted.flat_map(|case| sizes(case).into_iter().map(move |bytes| step(case, bytes))).collect()
