@@ -40,6 +40,7 @@ use crate::ir::{Base, Entity, Inst, Notice, NoticeKind, ParamId, PostSpan, Value
 
 impl RoleCode<'_> {
     pub fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, span: Option<&PostSpan>, notice: Option<&Notice>) {
+        self.check_span(inst, span);
         let words = self.posted_words(queue, peer, span, notice);
         let place = self.params.offset(queue);
         let [entries, tickets, capacity] = [0, 8, 16].map(|field| self.argument(place + field));
@@ -67,6 +68,20 @@ impl RoleCode<'_> {
         self.t.at(done);
         self.progress();
         self.leave_if_failed();
+    }
+
+    /// If bounds are checked, all lanes leave unless the first and the last byte of the span are inside. Nothing is read
+    /// of no bytes, so these may begin anywhere.
+    fn check_span(&mut self, inst: Inst, span: Option<&PostSpan>) {
+        let Some(PostSpan { src, bytes, .. }) = span.filter(|_| self.options.bounds) else { return };
+        let (first, bytes) = (self.value(src.index), self.value(*bytes));
+        let any = self.t.p("setp.ne.s64", &[&bytes, &0]);
+        let end = self.t.d("add.s64", &[&first, &bytes]);
+        let last = self.t.d("sub.s64", &[&end, &1]);
+        for index in [first, last] {
+            self.bounded(inst, src, index, (1, 1), Some(any));
+        }
+        self.leave_if_outside();
     }
 
     /// The words of the descriptor after its turn.
@@ -122,12 +137,17 @@ impl RoleCode<'_> {
         let polls = self.t.r_const(0);
         let param = self.t.d_const(queue.index() as u64);
         let mark = self.stall_mark(&[param]);
+        let look = |code: &mut Self| {
+            code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{entries}+{TAKEN}]")]);
+            let used = code.t.d("sub.u64", &[&ticket, &seen]);
+            let is_room = code.t.p("setp.lt.u64", &[&used, &capacity]);
+            code.t.branch_if(is_room, mark.lifted);
+        };
         self.t.at(again);
-        self.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{entries}+{TAKEN}]")]);
-        let used = self.t.d("sub.u64", &[&ticket, &seen]);
-        let is_room = self.t.p("setp.lt.u64", &[&used, &capacity]);
-        self.t.branch_if(is_room, mark.lifted);
+        look(self);
         let over = self.poll_rarely(polls, started, again, &mark, |_| {});
+        // Once more: the thread may have been stopped for a long time after its last look.
+        look(self);
         // As with a slot: what `taken` must reach, and what it is.
         let least = self.t.d("sub.u64", &[&ticket, &capacity]);
         let least = self.t.d("add.u64", &[&least, &1]);
