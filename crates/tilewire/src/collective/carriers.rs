@@ -6,7 +6,7 @@ use super::reductions::all_reduce;
 use crate::link::{MeshTransport, ShmOptions};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::proxy::{Carrier, Event, LoopCarrier, ProxyError, Write};
-use crate::transport::{AbortCode, Cause, Rank, TransportError, World};
+use crate::transport::{Cause, Rank, TransportError, World};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,14 @@ struct Faulty {
 }
 
 const DEADLINE: Duration = Duration::from_millis(400);
+
+impl Fault {
+    /// A failure ends all waits by itself, however busy the machine is.
+    fn deadline(self) -> Duration {
+        if matches!(self, Fault::Fails | Fault::FailsToPoll) { Duration::from_secs(60) } else { DEADLINE }
+    }
+}
+
 const SICK: Rank = Rank::new(1);
 
 impl Carrier for Faulty {
@@ -80,7 +88,7 @@ impl Carrier for Faulty {
 /// What each of three ranks gets, if anything.
 fn errors(fault: Fault, writes: usize) -> Vec<Option<RunError>> {
     let errors = Mutex::new(vec![None, None, None]);
-    let ran = World::threads(3).deadline(DEADLINE).run(|world| {
+    let ran = World::threads(3).deadline(fault.deadline()).run(|world| {
         let wrap = |inner| -> Box<dyn Carrier> {
             if world.rank() == SICK { Box::new(Faulty { inner, fault, writes }) } else { Box::new(inner) }
         };
@@ -134,16 +142,14 @@ fn others_name_the_sick_rank(fault: Fault, writes: usize) -> RunError {
 
 #[test]
 fn a_carrier_that_fails_is_told_to_all_ranks_with_the_peer() {
-    for writes in [0, 1, 7, 60] {
+    for writes in [0, 1, 2, 7, 60, 200] {
         let sick = others_name_the_sick_rank(Fault::Fails, writes);
-        match (&sick, of_proxy(&sick)) {
-            (_, Some(ProxyError::Carrier { peer: Some(0 | 2), what })) => assert_eq!(what, "the cable is out"),
-            // Its wait saw the abort word that its own proxy had set.
-            (RunError::PeerFailed { cause: Cause { code: AbortCode::Failed, rank: 1, .. }, .. }, _) => {}
-            (other, _) => panic!("{other}"),
-        }
+        // Wherever it was, and whoever told it first: in a launch, before one, or while it built.
+        let Some(ProxyError::Carrier { peer: Some(0 | 2), what }) = of_proxy(&sick) else { panic!("{sick}") };
+        assert_eq!(what, "the cable is out");
         let sick = others_name_the_sick_rank(Fault::FailsToPoll, writes);
-        assert!(sick.to_string().contains("rank 1") || sick.to_string().contains("the adapter is gone"), "{sick}");
+        let Some(ProxyError::Carrier { peer: None, what }) = of_proxy(&sick) else { panic!("{sick}") };
+        assert_eq!(what, "the adapter is gone");
     }
 }
 

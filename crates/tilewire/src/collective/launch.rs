@@ -384,11 +384,16 @@ fn realign(kernel: &mut Kernel, args: &[Arg]) {
     }
 }
 
-/// Replaces an error that says only that the transport is broken by the verdict that broke it, if there is one.
+/// Replaces an error that says only that the transport is broken by what broke it, where more is known: the verdict on all
+/// ranks, or the error of this rank's own proxy.
 pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
-    let verdict = host.door().and_then(Door::status).and_then(|status| status.verdict(*cause));
-    verdict.map_or(error, RunError::from)
+    let Some(door) = host.door() else { return error };
+    if let Some(verdict) = door.status().and_then(|status| status.verdict(*cause)) {
+        return verdict.into();
+    }
+    let stopped = door.proxy().filter(|_| cause.rank == host.rank().index()).and_then(|proxy| proxy.broke());
+    stopped.map_or(error, |stopped| TransportError::from(stopped.clone()).into())
 }
 
 impl fmt::Debug for Launch<'_> {
