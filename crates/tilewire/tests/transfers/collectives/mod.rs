@@ -4,7 +4,7 @@
 
 mod exchange;
 pub mod exchanges;
-mod failures;
+pub mod failures;
 #[cfg(feature = "check")]
 pub mod fields;
 mod foreign;
@@ -20,4 +20,4 @@ mod refusals;
 #[cfg(feature = "check")]
 pub mod rings;
 mod same_hooks;
-mod strided;
+pub mod strided;

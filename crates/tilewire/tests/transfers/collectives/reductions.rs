@@ -317,7 +317,7 @@ pub fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorith
 }
 
 #[test]
-fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_is_sent_into_them() {
+pub fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_is_sent_into_them() {
     for ranks in [2, 3] {
         threads(ranks, "windows", |world| {
             let link = joined(world, SMALL)?;
@@ -346,7 +346,7 @@ fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_
 }
 
 #[test]
-fn a_produce_hook_makes_what_is_reduced_of_something_else() {
+pub fn a_produce_hook_makes_what_is_reduced_of_something_else() {
     threads(3, "counts", |world| {
         let link = joined(world, SMALL)?;
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), 3 * 100));

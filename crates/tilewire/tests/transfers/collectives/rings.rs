@@ -45,7 +45,7 @@ pub fn a_ring_gathers_every_bit() {
 }
 
 #[test]
-fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
+pub fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
     every(|world, link, way, blocks| {
         let (rows, cols) = (12, 40);
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), rows * cols));

@@ -1,12 +1,12 @@
 //! Tensors of rows and columns with a row stride, in every collective: against plain loops over matrices. All that lies
 //! beside the tensors is a guard.
 
-use crate::case::{SMALL, Way, assert_same, data, everything, seed, threads};
+use crate::case::{SMALL, Way, assert_same, data, everything, joined, seed, threads};
 use std::ops::Range;
 use tilewire::collective::{Collective, Rounds, Travels};
 use tilewire::hook::Regs;
 use tilewire::ir::scalar::Element;
-use tilewire::link::{ShmTransport, Window};
+use tilewire::link::{AnyTransport, Window};
 use tilewire::tensor::Axis;
 use tilewire::transport::{Rank, RankError, TransferError, World};
 use tilewire::{
@@ -199,7 +199,7 @@ fn expected<T: Element>(case: &Case, me: Rank, ranks: usize, input: &dyn Fn(Rank
     Some(out)
 }
 
-fn moves<T: Element>(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+fn moves<T: Element>(case: &Case, world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let (me, ranks) = (world.rank(), world.size());
     let [inp_len, out_len] = [0, 1].map(|which| {
         let (rows, cols) = case.shape(which, ranks);
@@ -237,7 +237,7 @@ fn moves<T: Element>(case: &Case, world: &World, link: &ShmTransport, seed: u64)
     Ok(())
 }
 
-fn reduces(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+fn reduces(case: &Case, world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let (me, ranks) = (world.rank(), world.size());
     let [(inp_rows, inp_cols), (out_rows, out_cols)] = [0, 1].map(|which| case.shape(which, ranks));
     let inp = Guarded::<u32>::new((inp_rows, inp_cols), case.places[0]);
@@ -280,11 +280,11 @@ fn reduces(case: &Case, world: &World, link: &ShmTransport, seed: u64) -> Result
 }
 
 #[test]
-fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written() {
+pub fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written() {
     let cases = if everything() { 400 } else { 40 };
     for ranks in [1, 2, 3, 4] {
         threads(ranks, ("rectangles", ranks), |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             let mut numbers = Random::new(seed() ^ ranks as u64);
             for _ in 0..cases {
                 let kind = numbers.pick(&KINDS);
@@ -317,9 +317,9 @@ fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written() {
 }
 
 #[test]
-fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
+pub fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
     threads(2, "hooks", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let me = world.rank();
         let matrix = Tensor::from_fn(5 * 12, |i| i as f32 + 1000.0 * me.number() as f32).reshape(5, 12).unwrap();
         // Columns 2..8 are two chunks of [5, 3]. The output has each of them transposed, in a matrix of its own.
@@ -351,10 +351,10 @@ fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
 }
 
 #[test]
-fn in_place_along_columns() {
+pub fn in_place_along_columns() {
     for ranks in [2, 3] {
         threads(ranks, "in place along columns", |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             let (me, cols) = (world.rank(), 5);
             for way in [Way::staged(256, 2), Way::Packet, Way::Direct] {
                 let window = Window::<u16>::allocate(&link, 4 * cols * ranks)?;
@@ -391,9 +391,9 @@ fn in_place_along_columns() {
 }
 
 #[test]
-fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
+pub fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
     threads(2, "one side", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (first, second) = (Rank::new(0), Rank::new(1));
         let matrix = Tensor::from_fn(6 * 10, |i| i as u32).reshape(6, 10).unwrap();
         let must: Vec<u32> = (0..24).map(|i| i / 4 * 10 + 3 + i % 4).collect();
@@ -409,7 +409,7 @@ fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
         Ok(link.close()?)
     });
     let errors = threads(2, "shapes differ", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (first, second) = (Rank::new(0), Rank::new(1));
         let matrix = Tensor::<u32>::zeros(60).reshape(6, 10).unwrap();
         let result = match world.rank() == first {
@@ -422,9 +422,9 @@ fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
 }
 
 #[test]
-fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
+pub fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
     threads(2, "refusals", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (x, y) = (Tensor::<f32>::zeros(30).reshape(5, 6).unwrap(), Tensor::<f32>::zeros(30).reshape(5, 6).unwrap());
         let rows = all_to_all(&link, &y, &x).run().unwrap_err().to_string();
         assert!(rows.contains("the output has 5 rows") || rows.contains("the input has 5 rows"), "{rows}");
