@@ -70,7 +70,8 @@ fn signalled(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
     })?)
 }
 
-/// Two deliveries for one slot, of which the receiver waits for the second alone. The outbox is written again after a flush.
+/// Two deliveries for one slot, of which the receiver waits for the second alone. The outbox is written again after a
+/// flush.
 fn flushed(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
     let (to, from) = neighbours(link);
     let y = Tensor::<u64>::zeros(2);
