@@ -96,8 +96,8 @@ pub(crate) mod models {
         });
     }
 
-    /// Rank 0 sends, flushes, and then receives; rank 1 does both in one launch. The first to flush waits for the other,
-    /// and continues only because it learns that the other flushes as well.
+    /// Rank 0 sends, flushes, and then receives; rank 1 does both in one launch. The first to flush waits for the
+    /// other, and continues only because it learns that the other flushes as well.
     pub(crate) fn flushing(bounds: &Bounds) {
         bounds.check(3, || {
             let ranks = Ranks::new();

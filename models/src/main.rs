@@ -1,9 +1,10 @@
-//! The lock-free files of tilewire in all orders that the memory model allows: `cargo run --manifest-path models/Cargo.toml`, with a
-//! model's name to run that one alone.
+//! The lock-free files of tilewire in all orders that the memory model allows:
+//! `cargo run --manifest-path models/Cargo.toml`, with a model's name to run that one alone.
 //!
-//! The files are the library's own, compiled here a second time: `crate::sync` is loom's in this program ([`sync`]), and what surrounds
-//! the files is as small as they allow ([`vm`], [`transport`], [`cuda`], [`ir`], [`tensor`]). Every model is bounded: two or three threads, one
-//! or two rounds, and a bound on the preemptions: the least with which all of its planted bugs are found.
+//! The files are the library's own, compiled here a second time: `crate::sync` is loom's in this program ([`sync`]),
+//! and what surrounds the files is as small as they allow ([`vm`], [`transport`], [`cuda`], [`ir`], [`tensor`]). Every
+//! model is bounded: two or three threads, one or two rounds, and a bound on the preemptions: the least with which all
+//! of its planted bugs are found.
 //!
 //! | model | shows |
 //! |---|---|
@@ -20,12 +21,13 @@
 //! | `gang` | two ranks that need each other: both start, once, and nobody stays in `flush` |
 //! | `flushing` | a rank that flushes before it comes again lets the other start |
 //!
-//! `models/mutants` lists planted bugs, each with the model that must find it; `.ci/models --mutants` plants them one by one.
+//! `models/mutants` lists planted bugs, each with the model that must find it; `.ci/models --mutants` plants them one
+//! by one.
 //!
-//! What loom cannot show: a load that sees a store which comes later in another thread's program (load buffering). That the release
-//! and acquire of `taken` in the ring keep a producer's stores behind the consumer's loads is therefore not judged directly. They are
-//! needed for the order of two producers' stores to an entry as well, and that is judged. Nor can it show orders of `SeqCst` accesses,
-//! of which there are none, and anything between processes.
+//! What loom cannot show: a load that sees a store which comes later in another thread's program (load buffering). That
+//! the release and acquire of `taken` in the ring keep a producer's stores behind the consumer's loads is therefore not
+//! judged directly. They are needed for the order of two producers' stores to an entry as well, and that is judged. Nor
+//! can it show orders of `SeqCst` accesses, of which there are none, and anything between processes.
 #![allow(dead_code)] // parts of the files have no use here
 
 mod cuda;

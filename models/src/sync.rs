@@ -28,7 +28,8 @@ impl Instant {
     }
 }
 
-/// A shared value with the orders of the standard library's `Arc`. Loom's own orders what its count is read for, which std's does not.
+/// A shared value with the orders of the standard library's `Arc`. Loom's own orders what its count is read for, which
+/// std's does not.
 pub(crate) struct Arc<T> {
     value: std::sync::Arc<T>,
     count: std::sync::Arc<AtomicUsize>,

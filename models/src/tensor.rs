@@ -141,8 +141,8 @@ pub(crate) mod models {
             Arc::new(Wire { ring: Ring::new(capacity), capacity: capacity as u64, bytes })
         }
 
-        /// A producer that tries each of these entries once, in order; gives those that the ring had room for. Loom also runs
-        /// schedules that are not fair, in which producers that tried again would do so forever.
+        /// A producer that tries each of these entries once, in order; gives those that the ring had room for. Loom
+        /// also runs schedules that are not fair, in which producers that tried again would do so forever.
         fn produces(self: &Arc<Wire>, entries: &'static [u64]) -> thread::JoinHandle<Vec<u64>> {
             let wire = self.clone();
             thread::spawn(move || entries.iter().copied().filter(|&k| wire.push(k)).collect())
@@ -168,8 +168,8 @@ pub(crate) mod models {
             Some(k)
         }
 
-        /// Looks `looks` times beside the producers and then until nothing comes; every entry that was appended must come once,
-        /// those of a producer in its order.
+        /// Looks `looks` times beside the producers and then until nothing comes; every entry that was appended must
+        /// come once, those of a producer in its order.
         fn consume<const N: usize>(&self, looks: usize, producers: [thread::JoinHandle<Vec<u64>>; N]) {
             let mut taken: Vec<u64> = (0..looks).filter_map(|_| self.pop()).collect();
             let appended = producers.map(|producer| producer.join().unwrap());

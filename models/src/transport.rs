@@ -1,4 +1,5 @@
-//! `transport/doorbell.rs` and `transport/proxy/duty.rs` over a mapping that is one word, and a futex that never times out.
+//! `transport/doorbell.rs` and `transport/proxy/duty.rs` over a mapping that is one word, and a futex that never times
+//! out.
 
 #[path = "../../crates/tilewire/src/transport/doorbell.rs"]
 pub(crate) mod doorbell;
@@ -86,8 +87,9 @@ pub(crate) mod models {
         bounds.check(3, || signalled(2, true));
     }
 
-    /// The signaller of the library has no fence. Its store of the slot may pass its load of the bell, and the sleeper then sleeps until its
-    /// nap is over. Here naps never end, so loom reports a deadlock; it aborts the process, so this runs in one of its own.
+    /// The signaller of the library has no fence. Its store of the slot may pass its load of the bell, and the sleeper
+    /// then sleeps until its nap is over. Here naps never end, so loom reports a deadlock; it aborts the process, so
+    /// this runs in one of its own.
     pub(crate) fn without_fence(_: &Bounds) {
         let program = std::env::current_exe().expect("this program");
         let output = std::process::Command::new(program).arg("lost_wake_up").output().expect("it runs again");
@@ -99,8 +101,8 @@ pub(crate) mod models {
         bounds.check(4, || signalled(1, false));
     }
 
-    /// A proxy that a thread serves: posts that are to be delivered, and the slot that moves when they are, with the bell of
-    /// the rank that waits for it.
+    /// A proxy that a thread serves: posts that are to be delivered, and the slot that moves when they are, with the
+    /// bell of the rank that waits for it.
     struct Served {
         duty: Duty,
         posted: AtomicBool,

@@ -91,7 +91,8 @@ mod waits {
 
     /// A host that ends a launch when it is told that all of it waits.
     pub(crate) struct Waits {
-        /// How many instances that must be, the first time: a launch that ends is left by one participant after the other.
+        /// How many instances that must be, the first time: a launch that ends is left by one participant after the
+        /// other.
         instances: usize,
         told: AtomicBool,
     }

@@ -34,8 +34,8 @@ impl Domain {
         let _handlers = Handlers::keep();
         let mut open = Open { fabric: null_mut(), domain: null_mut(), provider };
         let info = open.provider.info_ptr();
-        // SAFETY: the description is the provider's, which lives as long as what is opened from it. What the calls return
-        // is closed when `open` is dropped.
+        // SAFETY: the description is the provider's, which lives as long as what is opened from it. What the calls
+        // return is closed when `open` is dropped.
         unsafe {
             let functions = open.provider.library().functions();
             let result = (functions.fabric)((*info).fabric_attr, &mut open.fabric, null_mut());
@@ -82,8 +82,8 @@ impl Domain {
             device: 0,
         });
         let mut region = null_mut();
-        // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is valid as
-        // the caller promises, since `keep` lives in the region.
+        // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is
+        // valid as the caller promises, since `keep` lives in the region.
         let result = unsafe {
             ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), 0, &mut region)
         };
@@ -97,7 +97,8 @@ impl Domain {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: regions and endpoints keep the domain, so nothing is left in it. Closed in the reverse order of opening.
+        // SAFETY: regions and endpoints keep the domain, so nothing is left in it. Closed in the reverse order of
+        // opening.
         unsafe {
             if !self.domain.is_null() {
                 close(&raw mut (*self.domain).fid);
@@ -171,8 +172,8 @@ impl Region {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: the last handle: no write from it is under way, since those keep one. Writes of peers that come from now
-        // on are refused by the provider.
+        // SAFETY: the last handle: no write from it is under way, since those keep one. Writes of peers that come from
+        // now on are refused by the provider.
         if !unsafe { close(&raw mut (*self.region).fid) } {
             // Still registered: its memory must stay.
             std::mem::forget(self.keep.clone());

@@ -159,12 +159,12 @@ impl Endpoint {
         Ok(made)
     }
 
-    /// Registers memory, for writes of peers that know its key, and as the source of writes of this end. `key` is the key
-    /// that peers will need, if the provider lets the caller choose (see [`Provider::has_chosen_keys`]); choose it at
-    /// random.
+    /// Registers memory, for writes of peers that know its key, and as the source of writes of this end. `key` is the
+    /// key that peers will need, if the provider lets the caller choose (see [`Provider::has_chosen_keys`]); choose it
+    /// at random.
     ///
-    /// It stays registered until the last handle of the region is dropped and the writes from it are complete. Then `keep`
-    /// is dropped. Drop regions before their endpoint: some providers close in that order alone.
+    /// It stays registered until the last handle of the region is dropped and the writes from it are complete. Then
+    /// `keep` is dropped. Drop regions before their endpoint: some providers close in that order alone.
     ///
     /// # Safety
     /// The `bytes` bytes from `start` on are memory of this process that is valid for reads and writes until `keep` is
@@ -240,8 +240,8 @@ impl Endpoint {
         })
     }
 
-    /// As [`write`](Endpoint::write), and `data` arrives in the peer's queue after the bytes. Of `data` only as many bytes
-    /// travel as the provider [has](Provider::data_bytes).
+    /// As [`write`](Endpoint::write), and `data` arrives in the peer's queue after the bytes. Of `data` only as many
+    /// bytes travel as the provider [has](Provider::data_bytes).
     ///
     /// # Errors
     /// As for `write`.
@@ -258,9 +258,9 @@ impl Endpoint {
         })
     }
 
-    /// As [`write`](Endpoint::write) or [`writedata`](Endpoint::writedata), and [`Completion::Done`] means that the bytes are
-    /// in the peer's memory and that its next poll reports `data`. For providers that
-    /// [confirm delivery](Provider::confirms_delivery).
+    /// As [`write`](Endpoint::write) or [`writedata`](Endpoint::writedata), and [`Completion::Done`] means that the
+    /// bytes are in the peer's memory and that its next poll reports `data`. For providers that [confirm
+    /// delivery](Provider::confirms_delivery).
     ///
     /// # Errors
     /// As for `write`.
@@ -292,8 +292,8 @@ impl Endpoint {
         })
     }
 
-    /// Writes a few bytes, at most [`inject_bytes`](Provider::inject_bytes), which are copied before the call returns. No
-    /// completion follows, unless it fails.
+    /// Writes a few bytes, at most [`inject_bytes`](Provider::inject_bytes), which are copied before the call returns.
+    /// No completion follows, unless it fails.
     ///
     /// # Errors
     /// If they are more than the provider copies, or what it says.
@@ -341,10 +341,10 @@ impl Endpoint {
         self.queue.may_sleep()
     }
 
-    /// Posts a write with a completion. The closure gets the endpoint, where the bytes go (peer, address, key), where they
-    /// are, and the context. All of it is valid for a post: the endpoint is open and the peer is one of its address vector;
-    /// the bytes are borrowed, or a part of a region that the operation keeps until it is complete; the context is this
-    /// endpoint's, and free.
+    /// Posts a write with a completion. The closure gets the endpoint, where the bytes go (peer, address, key), where
+    /// they are, and the context. All of it is valid for a post: the endpoint is open and the peer is one of its
+    /// address vector; the bytes are borrowed, or a part of a region that the operation keeps until it is complete; the
+    /// context is this endpoint's, and free.
     fn post(
         &mut self,
         to: Remote,

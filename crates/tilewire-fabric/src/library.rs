@@ -122,8 +122,8 @@ impl Opened {
             let name = name.to_str().expect("a name in this file");
             if symbol.is_null() { Err(FabricError::Symbol { library: library.clone(), name }) } else { Ok(symbol) }
         };
-        // SAFETY: functions of libfabric have had these names and signatures since its first version, and a symbol that is
-        // not null is the function. That the file is libfabric is what its user says.
+        // SAFETY: functions of libfabric have had these names and signatures since its first version, and a symbol that
+        // is not null is the function. That the file is libfabric is what its user says.
         let opened = unsafe {
             let version: sys::Version = std::mem::transmute(find(c"fi_version")?);
             let version = version();
@@ -147,8 +147,8 @@ impl Opened {
 /// How deep libraries beside each other may need each other.
 const DEEPEST: usize = 16;
 
-/// Opens a library. If the dynamic linker does not find another one that it needs, and that lies in the same folder, that
-/// one is opened first: the linker then takes it for the missing one, by its name.
+/// Opens a library. If the dynamic linker does not find another one that it needs, and that lies in the same folder,
+/// that one is opened first: the linker then takes it for the missing one, by its name.
 fn open_with_neighbours(path: &Path, depth: usize) -> Result<*mut c_void, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero byte in the name".to_string())?;
     let mut last = None;
@@ -174,8 +174,8 @@ fn open_with_neighbours(path: &Path, depth: usize) -> Result<*mut c_void, String
     }
 }
 
-/// Asks PSM not to take over signals when it is loaded. In a process of several threads the variable is not set, because
-/// C code in another thread could be reading the environment: the handlers are put back either way.
+/// Asks PSM not to take over signals when it is loaded. In a process of several threads the variable is not set,
+/// because C code in another thread could be reading the environment: the handlers are put back either way.
 fn without_backtraces() {
     const NAME: &str = "IPATH_NO_BACKTRACE";
     let threads = std::fs::read_dir("/proc/self/task").map_or(usize::MAX, Iterator::count);

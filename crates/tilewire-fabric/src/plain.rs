@@ -144,8 +144,8 @@ impl Plain {
         Ok(since.elapsed() / (2 * rounds.max(1)))
     }
 
-    /// A loop of `fi_writedata`: the first end writes `count` times `bytes` bytes, with at most `window` writes under way,
-    /// and waits for one answer. Returns the time until then.
+    /// A loop of `fi_writedata`: the first end writes `count` times `bytes` bytes, with at most `window` writes under
+    /// way, and waits for one answer. Returns the time until then.
     ///
     /// # Errors
     /// As for [`ping_pong`](Plain::ping_pong).

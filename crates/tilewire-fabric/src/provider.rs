@@ -28,8 +28,8 @@ pub struct Provider {
     delivery: bool,
 }
 
-// SAFETY: the description is the owner's alone, and nobody changes it after `list`; the library reads copies of it under
-// its own locks.
+// SAFETY: the description is the owner's alone, and nobody changes it after `list`; the library reads copies of it
+// under its own locks.
 unsafe impl Send for Provider {}
 // SAFETY: as above: through a shared reference it is only read.
 unsafe impl Sync for Provider {}
@@ -231,7 +231,8 @@ impl fmt::Debug for Provider {
 
 /// What two descriptions of the same thing have in common: provider, fabric, device.
 fn names(info: &sys::Info) -> [String; 3] {
-    // SAFETY: the library allocates a description with all its parts, and their strings are null or end with a zero byte.
+    // SAFETY: the library allocates a description with all its parts, and their strings are null or end with a zero
+    // byte.
     unsafe {
         let (fabric, domain) = (&*info.fabric_attr, &*info.domain_attr);
         [text(fabric.prov_name), text(fabric.name), text(domain.name)]
@@ -253,8 +254,8 @@ impl Infos {
         if hints.first.is_null() {
             return Err(library.failed("fi_dupinfo", "any", libc::ENOMEM));
         }
-        // SAFETY: the library allocates a description with all its parts, zeroed; they are the owner's until it is freed.
-        // The name is allocated as the library does it, which frees it.
+        // SAFETY: the library allocates a description with all its parts, zeroed; they are the owner's until it is
+        // freed. The name is allocated as the library does it, which frees it.
         unsafe {
             let info = &mut *hints.first;
             info.caps = sys::MSG | sys::RMA;

@@ -17,8 +17,8 @@ static OPEN: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 pub(crate) struct SharedFile(Option<PathBuf>);
 
 impl SharedFile {
-    /// That of an endpoint with this address. The provider's addresses are texts: `fi_shm`, a colon, two slashes, and the
-    /// name of the file.
+    /// That of an endpoint with this address. The provider's addresses are texts: `fi_shm`, a colon, two slashes, and
+    /// the name of the file.
     pub fn of(address: &[u8]) -> SharedFile {
         let text = address.split(|&byte| byte == 0).next().and_then(|text| std::str::from_utf8(text).ok());
         let name = text.and_then(|text| text.strip_prefix("fi_shm://"));

@@ -2,7 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// The signals that libraries below libfabric take over: PSM when it is loaded, the shm provider when an endpoint opens.
+/// The signals that libraries below libfabric take over: PSM when it is loaded, the shm provider when an endpoint
+/// opens.
 const TAKEN: [i32; 6] = [libc::SIGINT, libc::SIGILL, libc::SIGABRT, libc::SIGBUS, libc::SIGSEGV, libc::SIGTERM];
 
 /// The handlers at the time of [`Handlers::keep`], which are put back when it is dropped.

@@ -19,7 +19,7 @@ pub const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
 
-// ---- capabilities and flags ------------------------------------------------------------------------------------------
+// ---- capabilities and flags ----------------------------------------------------------------------------------------
 
 pub const MSG: u64 = 1 << 1;
 pub const RMA: u64 = 1 << 2;
@@ -67,7 +67,7 @@ pub const ENABLE: c_int = 6;
 pub const EAGAIN: i32 = libc::EAGAIN;
 pub const EAVAIL: i32 = 259;
 
-// ---- descriptions of providers: allocated and freed by the library ----------------------------------------------------
+// ---- descriptions of providers: allocated and freed by the library -------------------------------------------------
 
 #[repr(C)]
 pub struct Info {
@@ -133,7 +133,7 @@ pub struct FabricAttr {
     pub api_version: u32,
 }
 
-// ---- what the caller provides -------------------------------------------------------------------------------------------
+// ---- what the caller provides --------------------------------------------------------------------------------------
 
 /// A structure of the caller with zeroed room behind it, for fields that newer libraries know.
 #[repr(C)]
@@ -241,7 +241,7 @@ pub struct Context {
     pub internal: [*mut c_void; 8],
 }
 
-// ---- objects and their tables -------------------------------------------------------------------------------------------
+// ---- objects and their tables --------------------------------------------------------------------------------------
 //
 // A table begins with its size: a function that an older library does not know lies behind its end. All of those used
 // here are older than 1.11 and in every table; providers fill those that they do not have with functions that return
@@ -396,7 +396,7 @@ pub struct OpsAv {
     pub insert: unsafe extern "C" fn(*mut FidAv, *const c_void, usize, *mut Addr, u64, *mut c_void) -> c_int,
 }
 
-// ---- the symbols of the library -------------------------------------------------------------------------------------------
+// ---- the symbols of the library ------------------------------------------------------------------------------------
 
 pub type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const Info, *mut *mut Info) -> c_int;
 pub type FreeInfo = unsafe extern "C" fn(*mut Info);

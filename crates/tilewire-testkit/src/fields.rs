@@ -1,5 +1,5 @@
-//! The fields of a hook's context that say *what* a value is, by definition: hooks that write them down in any collective, and what
-//! they must have written, whichever algorithm and protocol carried it.
+//! The fields of a hook's context that say *what* a value is, by definition: hooks that write them down in any
+//! collective, and what they must have written, whichever algorithm and protocol carried it.
 
 use std::fmt;
 use tilewire::collective::{Reducible, Rounds};
@@ -321,7 +321,8 @@ fn first_difference(a: u64, b: u64) -> &'static str {
     NAMES[BITS.iter().rposition(|&first| first <= bit).unwrap_or(0)]
 }
 
-/// Every collective in every algorithm and protocol that takes it, in two sizes, with and without a shape and a consume hook.
+/// Every collective in every algorithm and protocol that takes it, in two sizes, with and without a shape and a consume
+/// hook.
 pub fn all(blocks: &[Option<usize>], rounds: &[Option<Rounds>]) -> Vec<Form> {
     let primitives =
         [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Bulk), Some(Primitive::Direct)];

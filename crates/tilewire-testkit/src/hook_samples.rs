@@ -1,4 +1,5 @@
-//! Every hook of the library as a kernel of one rank, with what it must give: computed by plain loops over the scalar definitions.
+//! Every hook of the library as a kernel of one rank, with what it must give: computed by plain loops over the scalar
+//! definitions.
 
 use crate::programs::data::element;
 use crate::random::Random;

@@ -1,7 +1,8 @@
-//! Ranks as processes: the test binary runs itself again, once per rank, and talks to the children through their standard input.
+//! Ranks as processes: the test binary runs itself again, once per rank, and talks to the children through their
+//! standard input.
 //!
-//! The parent is a script: it says when the ranks gather, when one is killed, and reads what each reports. Reading has a deadline, so a
-//! rank that hangs is a failure.
+//! The parent is a script: it says when the ranks gather, when one is killed, and reads what each reports. Reading has
+//! a deadline, so a rank that hangs is a failure.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};

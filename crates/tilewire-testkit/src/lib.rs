@@ -1,9 +1,10 @@
-//! What the tests of tilewire share with each other, with its program and with its fuzz targets. Compiled once, and never published.
+//! What the tests of tilewire share with each other, with its program and with its fuzz targets. Compiled once, and
+//! never published.
 //!
 //! - **In**: the public API of `tilewire`. **Out**: programs, plans and data to judge it by.
 //! - **Invariants**: everything random comes from a seed, and a seed gives the same on every machine.
-//! - **Must not know**: what is private to the library. Unit tests inside the library may use only [`random`], [`mutations`] and [`libfabric`]: types of
-//!   `tilewire` that the rest names are, to them, types of another crate.
+//! - **Must not know**: what is private to the library. Unit tests inside the library may use only [`random`],
+//!   [`mutations`] and [`libfabric`]: types of `tilewire` that the rest names are, to them, types of another crate.
 //!
 //! | module | holds |
 //! |---|---|

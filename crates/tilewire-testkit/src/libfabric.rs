@@ -1,5 +1,5 @@
-//! libfabric for tests, without root: found in the environment (`TILEWIRE_LIBFABRIC`), installed on this machine, or fetched as
-//! Debian packages into the build folder.
+//! libfabric for tests, without root: found in the environment (`TILEWIRE_LIBFABRIC`), installed on this machine, or
+//! fetched as Debian packages into the build folder.
 //!
 //! It uses the standard library alone, so that tests of any crate can include this file.
 

@@ -7,8 +7,8 @@ use tilewire::ir::{
     VarId, fingerprint, inst_text, verify,
 };
 
-/// The first byte chooses a kernel, every 8 bytes after it break it once more. The verifier, the printer and the fingerprint do not
-/// panic, and what passes can be looked at without checks. True if it passed.
+/// The first byte chooses a kernel, every 8 bytes after it break it once more. The verifier, the printer and the
+/// fingerprint do not panic, and what passes can be looked at without checks. True if it passed.
 pub fn ir(data: &[u8]) -> bool {
     thread_local!(static KERNELS: Vec<(&'static str, Kernel)> = kernels::all());
     let (which, breaks) = data.split_first().unwrap_or((&0, &[]));

@@ -2,8 +2,8 @@
 
 use crate::random::Random;
 
-/// Calls a target with the seeds and with mutations of them, `cases` in all, or as many as `TILEWIRE_CASES` says; gives how many.
-/// What makes a target panic is printed.
+/// Calls a target with the seeds and with mutations of them, `cases` in all, or as many as `TILEWIRE_CASES` says; gives
+/// how many. What makes a target panic is printed.
 pub fn mutations(seeds: &[Vec<u8>], cases: usize, mut target: impl FnMut(&[u8])) -> usize {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let cases = number("TILEWIRE_CASES").map_or(cases, |cases| cases as usize);

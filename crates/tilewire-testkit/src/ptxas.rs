@@ -1,5 +1,5 @@
-//! `ptxas`, NVIDIA's assembler of PTX, for tests without a GPU. It is found in the environment (`TILEWIRE_PTXAS`), in the path, or
-//! installed from its Python wheel into the build folder.
+//! `ptxas`, NVIDIA's assembler of PTX, for tests without a GPU. It is found in the environment (`TILEWIRE_PTXAS`), in
+//! the path, or installed from its Python wheel into the build folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,8 @@ fn search() -> Result<PathBuf, String> {
     }
 }
 
-/// A folder for files of tests in the build folder: what cargo calls `CARGO_TARGET_TMPDIR`, which it tells integration tests only.
+/// A folder for files of tests in the build folder: what cargo calls `CARGO_TARGET_TMPDIR`, which it tells integration
+/// tests only.
 fn scratch() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     // target/PROFILE/deps/PROGRAM

@@ -17,7 +17,8 @@ pub fn in_processes(test: &str, ranks: usize, body: Body) {
     in_worlds(test, [ranks], body);
 }
 
-/// The same in worlds of so many processes, one after the other. `TILEWIRE_SENDRECV=full` does more, and gives it more time.
+/// The same in worlds of so many processes, one after the other. `TILEWIRE_SENDRECV=full` does more, and gives it more
+/// time.
 pub fn in_worlds(test: &str, ranks: impl IntoIterator<Item = usize>, body: Body) {
     let full = std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full");
     if let Some(mut member) = Member::of_this_process() {
@@ -94,8 +95,8 @@ fn join_as(member: &mut Member, deadline: &str, host: Option<&str>) -> World {
 }
 
 pub fn words(memory: &Memory) -> Vec<&AtomicU64> {
-    // SAFETY: inside, aligned (everything a transport gives begins on a line), alive as long as the handle; only touched by
-    // atomics in these tests.
+    // SAFETY: inside, aligned (everything a transport gives begins on a line), alive as long as the handle; only
+    // touched by atomics in these tests.
     (0..memory.bytes() / 8)
         .map(|at| unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(at)) })
         .collect()

@@ -92,8 +92,8 @@ fn defined(name: &str, traced: &Traced, target: Target, trace: Option<Trace>) ->
     (text, run)
 }
 
-/// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for
-/// every rank and parameter the bytes of every bank afterwards.
+/// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are
+/// one. Gives for every rank and parameter the bytes of every bank afterwards.
 pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Vec<u8>>>>, Fault> {
     run_ranks(ranks, target, None, Proxies::AtTheEnd).map(|run| run.results)
 }

@@ -195,8 +195,8 @@ impl Mesh {
         }
     }
 
-    /// Further arguments for ranks that this program starts as processes: without them they would find that they are one
-    /// domain.
+    /// Further arguments for ranks that this program starts as processes: without them they would find that they are
+    /// one domain.
     pub fn words_of_processes(&self, ranks: usize) -> Vec<String> {
         let is_open = self.wire == Wire::Mesh && self.domains.is_none();
         if is_open { vec!["--domains".to_string(), self.domains(ranks).to_string()] } else { Vec::new() }

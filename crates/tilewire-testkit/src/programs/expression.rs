@@ -1,8 +1,8 @@
 //! Random expressions.
 //!
-//! The sign and payload of a NaN made by arithmetic are unspecified, so no program may turn them into a number: a value is
-//! *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or is not
-//! a float at all), and only exact values are bit-cast or change type through memory.
+//! The sign and payload of a NaN made by arithmetic are unspecified, so no program may turn them into a number: a value
+//! is *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or
+//! is not a float at all), and only exact values are bit-cast or change type through memory.
 
 use super::data::{element, small};
 use super::writer::Writer;
@@ -167,8 +167,8 @@ impl Pool {
         }
     }
 
-    /// A u64 that depends on every bit of the values from number `from` on, so that no mistake in one of them is lost in a
-    /// later op. The bits of a NaN do not enter: where `x != x` the bit cast is selected away.
+    /// A u64 that depends on every bit of the values from number `from` on, so that no mistake in one of them is lost
+    /// in a later op. The bits of a NaN do not enter: where `x != x` the bit cast is selected away.
     pub fn digest(&self, c: &mut Writer, from: usize) -> Value {
         let (mut digest, odd) = (c.u64(0x1234_5678), c.u64(0x9e37_79b9_7f4a_7c15));
         for &Known { v, ty, .. } in &self.all[from..] {

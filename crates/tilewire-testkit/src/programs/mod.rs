@@ -1,9 +1,9 @@
 //! Random programs: verified kernels with arguments, deterministic on every engine that keeps the language's promises.
 //!
-//! A program is a row of *sections*, each with outputs of its own. Every role emits its parts of the sections in the same
-//! order and a part waits only for parts of its own section, so no program deadlocks. Blocks, elements and roles write
-//! disjoint bytes unless a signal, a packet or an atomic orders them, so every schedule gives the same result (up to
-//! NaNs made by arithmetic, see `expression.rs`).
+//! A program is a row of *sections*, each with outputs of its own. Every role emits its parts of the sections in the
+//! same order and a part waits only for parts of its own section, so no program deadlocks. Blocks, elements and roles
+//! write disjoint bytes unless a signal, a packet or an atomic orders them, so every schedule gives the same result (up
+//! to NaNs made by arithmetic, see `expression.rs`).
 //!
 //! | file | holds |
 //! |---|---|
@@ -143,8 +143,8 @@ impl Program {
         self.comparable(banks.collect())
     }
 
-    /// Makes results of two engines comparable: NaNs become one NaN, unspecified buffers become empty. `results` has the
-    /// bytes after the run per parameter and bank (nothing for scalars).
+    /// Makes results of two engines comparable: NaNs become one NaN, unspecified buffers become empty. `results` has
+    /// the bytes after the run per parameter and bank (nothing for scalars).
     pub fn comparable(&self, mut results: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
         for (spec, banks) in self.params.iter().zip(&mut results) {
             match spec {

@@ -285,7 +285,8 @@ impl Section for Elementwise {
     }
 }
 
-/// One `each` writes scratch, the next reads it from other elements; more than once, so that the second round overwrites.
+/// One `each` writes scratch, the next reads it from other elements; more than once, so that the second round
+/// overwrites.
 pub struct ThroughScratch {
     role: u32,
     extent: Extent,

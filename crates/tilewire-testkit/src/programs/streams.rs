@@ -1,5 +1,5 @@
-//! Sections over elements that lie side by side, of bodies and shapes for which engines have ways of their own: long bodies, whose loads
-//! come ahead of them, groups of small floats, transposes of elements of 16 bits.
+//! Sections over elements that lie side by side, of bodies and shapes for which engines have ways of their own: long
+//! bodies, whose loads come ahead of them, groups of small floats, transposes of elements of 16 bits.
 
 use super::data::numbers;
 use super::expression::{Known, Pool};
@@ -208,7 +208,8 @@ impl Long {
     }
 }
 
-/// Elements that a long body runs for at most, those of all blocks together: several turns of a warp, in the time that CI has.
+/// Elements that a long body runs for at most, those of all blocks together: several turns of a warp, in the time that
+/// CI has.
 const MOST: u64 = 4096;
 
 /// What long bodies load: small floats most often.
@@ -259,7 +260,8 @@ impl OfOneRole for Long {
         if self.rounds == 1 {
             return each(c, random);
         }
-        // The second time everything is there that the first one left: in shared memory, and in an output that is an input.
+        // The second time everything is there that the first one left: in shared memory, and in an output that is an
+        // input.
         let [zero, one, end] = [0, 1, self.rounds as i64].map(|x| c.i64(x));
         c.for_step(zero, end, one, |c, _| each(c, random));
     }

@@ -1,4 +1,5 @@
-//! Asynchronous copies, done as late as they may be: when somebody waits for them. So what is signalled, overwritten or read too early is seen.
+//! Asynchronous copies, done as late as they may be: when somebody waits for them. So what is signalled, overwritten or
+//! read too early is seen.
 
 use super::Memory;
 use std::collections::HashMap;

@@ -174,8 +174,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Copies of 16 bytes by a lane. They land at any time until it waits for them: at once for every other lane, at the last moment for the
-    /// rest, so that it shows who reads too early and who writes too late.
+    /// Copies of 16 bytes by a lane. They land at any time until it waits for them: at once for every other lane, at
+    /// the last moment for the rest, so that it shows who reads too early and who writes too late.
     fn copy_piece(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
         let parts: Vec<&str> = instr.parts.iter().skip(2).map(String::as_str).collect();
         let args = &instr.args;

@@ -1,8 +1,8 @@
-//! A machine that runs the PTX tilewire writes, thread by thread, by the words of the PTX manual: so that machines without a GPU can
-//! compare what the text does with what the kernel means.
+//! A machine that runs the PTX tilewire writes, thread by thread, by the words of the PTX manual: so that machines
+//! without a GPU can compare what the text does with what the kernel means.
 //!
-//! Threads run on their own until they meet: named barriers, and the warp's collectives, which want all 32 lanes at the same
-//! instruction. A thread that waits at a barrier nobody else comes to, an access outside of its memory or off its
+//! Threads run on their own until they meet: named barriers, and the warp's collectives, which want all 32 lanes at the
+//! same instruction. A thread that waits at a barrier nobody else comes to, an access outside of its memory or off its
 //! alignment, and an instruction that is not known are errors. Memory is sequentially consistent: missing fences and
 //! acquires are *not* found here.
 //!

@@ -1,7 +1,7 @@
 //! What the threads of a run did, in the order in which they did it: accesses to memory, and meetings.
 //!
-//! The order is the one in which the machine ran them. What must not depend on it is asked by [`Trace::met_between`]: two accesses of
-//! two threads are ordered by the program if both threads met after the first and before the second.
+//! The order is the one in which the machine ran them. What must not depend on it is asked by [`Trace::met_between`]:
+//! two accesses of two threads are ordered by the program if both threads met after the first and before the second.
 
 use super::execute::Thread;
 use super::parse::Instr;

@@ -51,8 +51,8 @@ impl Message<'_> {
     pub(super) fn settle(&self, link: &dyn Transport, facts: &WorldFacts) -> Result<(Way, Tiling), RunError> {
         let Message { peer, types, len, last_per, only, at_once, consumed, window_bytes, .. } = *self;
         let (said, over) = (self.knobs(link), self.over(link));
-        // Packets are for peers whose memory is mapped, and windows for peers that reach them. A plan that has no other way
-        // is refused below.
+        // Packets are for peers whose memory is mapped, and windows for peers that reach them. A plan that has no other
+        // way is refused below.
         let is_posted = over.kind == LinkKind::Fabric;
         let may = |primitive: Primitive| match primitive {
             Primitive::Packet if is_posted => Primitive::Staged,

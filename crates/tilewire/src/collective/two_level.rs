@@ -1,5 +1,5 @@
-//! Two levels: a chunk goes to one rank of every other domain, its *relay* there, which keeps it and passes it on to its
-//! near peers. So each chunk crosses the network once per other domain.
+//! Two levels: a chunk goes to one rank of every other domain, its *relay* there, which keeps it and passes it on to
+//! its near peers. So each chunk crosses the network once per other domain.
 //!
 //! ```text
 //!   domain 0              domain 1            all-gather: every rank is an origin; broadcast: the root is
@@ -8,9 +8,10 @@
 //!      ▼ and stores         ▼ and stores
 //!     near ranks          near ranks
 //! ```
-//! Between two near ranks there are several pipelines. A rank's own chunk uses the transport's first blocks. What a relay
-//! passes on uses its last ones: lane 0 has the last of them, as many as a leg to a far peer, lane 1 those before, and so
-//! on. A relay of more origins than lanes deals its origins to the lanes, and those of one lane take turns.
+//! Between two near ranks there are several pipelines. A rank's own chunk uses the transport's first blocks. What a
+//! relay passes on uses its last ones: lane 0 has the last of them, as many as a leg to a far peer, lane 1 those
+//! before, and so on. A relay of more origins than lanes deals its origins to the lanes, and those of one lane take
+//! turns.
 
 use super::algorithm::Algorithm;
 use super::config::{Config, Knobs, Primitive};

@@ -2,23 +2,24 @@
 //! engine. Arithmetic only; `tensor/ring.rs` has the memory.
 //!
 //! ```text
-//!  entries, in memory that the host reads        tickets, in memory where the kernels run
-//!  byte 0    taken: u64     entries that         byte 0   tickets: u64   entries that producers have begun
-//!                           the proxy is         byte 8   seen: u64      a value that `taken` had; a GPU reads `taken`
-//!                           done with                                    itself only if this says that the ring is full
+//!  entries, in memory that the host reads       tickets, in memory where the kernels run
+//!  byte 0    taken: u64     entries that        byte 0   tickets: u64   entries that producers have begun
+//!                           the proxy is        byte 8   seen: u64      a value that `taken` had; a GPU reads `taken`
+//!                           done with                                   itself only if this says that the ring is full
 //!  byte 64   entry 0, entry 1, …: 64 bytes each: turn, head, source, destination, bytes, slot, value, 0
 //! ```
-//! The capacity is a power of two. A producer takes ticket t when t − taken < capacity, fills entry t mod capacity, and publishes it by storing
-//! turn = t + 1 (release). The proxy reads an entry when its turn is taken + 1 (acquire), and frees it by storing
-//! `taken` (release). All counters only grow, so an entry of an earlier lap is never taken for one of this lap.
+//! The capacity is a power of two. A producer takes ticket t when t − taken < capacity, fills entry t mod capacity, and
+//! publishes it by storing turn = t + 1 (release). The proxy reads an entry when its turn is taken + 1 (acquire), and
+//! frees it by storing `taken` (release). All counters only grow, so an entry of an earlier lap is never taken for one
+//! of this lap.
 //!
 //! The head of an entry:
 //!
 //! ```text
-//!   63 ── 60 │ 59: flush │ 58: credit │ 57: has a notice │ 56: has bytes │ 55 ── parts ── 48 │ 47 ── target ── 32 │ 31 ── peer ── 0
+//!   63 ─ 60 │ 59 flush │ 58 credit │ 57 has a notice │ 56 has bytes │ 55 ─ parts ─ 48 │ 47 ─ target ─ 32 │ 31 ─ peer ─ 0
 //! ```
-//! A flush is held until all earlier posts of this rank to its peer are delivered. Then the proxy moves a slot of its own
-//! rank. Nothing travels.
+//! A flush is held until all earlier posts of this rank to its peer are delivered. Then the proxy moves a slot of its
+//! own rank. Nothing travels.
 
 /// The most posts that make up one delivery. The wire has room for 4, and one may be needed for a large value.
 pub const MAX_PARTS: u8 = 3;

@@ -28,8 +28,8 @@ impl FabricOptions {
 /// reaches: a [`MeshTransport`] in which every rank is a domain of its own. Where several ranks share a host, a
 /// `MeshTransport` is faster.
 ///
-/// The providers verbs, efa, cxi and tcp are tried in this order, and the first one that passes a trial is taken, on all
-/// ranks alike. `Display` says which one that is, and why.
+/// The providers verbs, efa, cxi and tcp are tried in this order, and the first one that passes a trial is taken, on
+/// all ranks alike. `Display` says which one that is, and why.
 ///
 /// ```no_run
 /// use tilewire::link::{FabricOptions, FabricTransport};
@@ -57,8 +57,8 @@ pub fn ib_rendezvous(world: &World, options: FabricOptions) -> Result<IbTranspor
 }
 
 impl FabricTransport {
-    /// Makes a transport. Collective: every rank of the world calls it, with the same sizes. If ranks are threads, posts
-    /// are copied within the process.
+    /// Makes a transport. Collective: every rank of the world calls it, with the same sizes. If ranks are threads,
+    /// posts are copied within the process.
     pub fn rendezvous(world: &World, options: FabricOptions) -> Result<FabricTransport, TransportError> {
         let FabricOptions { sizes, ring, network } = options;
         let options = MeshOptions { sizes, ring, network, ..MeshOptions::alone(world.size()) };

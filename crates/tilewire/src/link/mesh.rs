@@ -45,8 +45,8 @@ pub struct MeshOptions<S = ShmOptions> {
     pub ring: Option<usize>,
     /// Makes the carrier between domains delay and reorder writes, from this seed: for tests.
     pub seed: Option<u64>,
-    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs and ranks that
-    /// are processes always have one. The carrier between ranks of a process needs none.
+    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs and ranks
+    /// that are processes always have one. The carrier between ranks of a process needs none.
     pub thread: bool,
     /// The network between ranks that are processes.
     #[cfg(feature = "fabric")]
@@ -68,8 +68,8 @@ impl<S: Default> MeshOptions<S> {
 /// Ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All others are *far*:
 /// kernels fill an outbox and post it, and a proxy carries it to the peer.
 ///
-/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on GPUs
-/// (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on
+/// GPUs (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
 ///
 /// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
 /// `Display` says which provider was chosen, and why. These ranks run on CPUs.
@@ -190,8 +190,8 @@ impl MeshTransport {
 
     /// Makes a transport of ranks on GPUs. Collective, as [`rendezvous`](Self::rendezvous).
     ///
-    /// Ranks that share a device run beside each other there, also ranks of different domains. Several devices were never
-    /// tried.
+    /// Ranks that share a device run beside each other there, also ranks of different domains. Several devices were
+    /// never tried.
     ///
     /// ```no_run
     /// use tilewire::cuda::Device;

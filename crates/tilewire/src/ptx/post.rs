@@ -2,21 +2,22 @@
 //!
 //! ```text
 //!   barrier, then the leader alone:
-//!     ticket := tickets++                              device memory: a round trip to the host would cost a microsecond
-//!     until ticket − seen < capacity: seen := taken    `seen` in device memory is a value that the host's `taken` had
-//!     entry[ticket] := descriptor                      host memory
-//!     entry[ticket].turn := ticket + 1                 st.release.sys
+//!     ticket := tickets++                             device memory: a round trip to the host would cost a microsecond
+//!     until ticket − seen < capacity: seen := taken   `seen` in device memory is a value that the host's `taken` had
+//!     entry[ticket] := descriptor                     host memory
+//!     entry[ticket].turn := ticket + 1                st.release.sys
 //!   barrier, at which all lanes leave if the leader gave up
 //! ```
 //! **What the proxy sees.** The lanes' accesses happen before the first barrier, the barrier before the release, and
-//! release is cumulative. So a proxy that acquires the turn sees the whole descriptor and the bytes that it names. That a
-//! NIC which the proxy then asks to read GPU memory finds them there is an assumption outside the formal PTX model, as
-//! for every peer that is no thread.
+//! release is cumulative. So a proxy that acquires the turn sees the whole descriptor and the bytes that it names. That
+//! a NIC which the proxy then asks to read GPU memory finds them there is an assumption outside the formal PTX model,
+//! as for every peer that is no thread.
 //!
-//! **What is overwritten.** The proxy's reads of an entry come before its release of `taken`. A leader reads `taken` with
-//! acquire at system scope, and passes it on in `seen` with release at device scope, which other leaders acquire.
-//! Causality is transitive across scopes, so the reads come before the stores, whichever thread read `taken`. `seen` may
-//! go back, as leaders write it in any order. Any earlier value of `taken` is safe: it only makes a leader look again.
+//! **What is overwritten.** The proxy's reads of an entry come before its release of `taken`. A leader reads `taken`
+//! with acquire at system scope, and passes it on in `seen` with release at device scope, which other leaders acquire.
+//! Causality is transitive across scopes, so the reads come before the stores, whichever thread read `taken`. `seen`
+//! may go back, as leaders write it in any order. Any earlier value of `taken` is safe: it only makes a leader look
+//! again.
 //!
 //! **Who may post.** Tickets and `seen` have device scope. Kernels of another device, or of the CPU engine, must not
 //! share the ring.
@@ -24,9 +25,9 @@
 //! **Order.** A leader's tickets grow, since all atomics at one address are in one order. So do those of two leaders of
 //! which one waited for a signal of the other.
 //!
-//! **Giving up.** A ticket is taken before there is room. If the wait for room gives up, or is aborted, the leader writes
-//! nothing: the entry still belongs to the descriptor of the lap before. The proxy stops there. The launch has failed by
-//! then, and its transport is broken: the ring cannot be used again.
+//! **Giving up.** A ticket is taken before there is room. If the wait for room gives up, or is aborted, the leader
+//! writes nothing: the entry still belongs to the descriptor of the lap before. The proxy stops there. The launch has
+//! failed by then, and its transport is broken: the ring cannot be used again.
 //!
 //! No lane waits for the ring but the leader, and leaders are in different warps. The holder of the lowest unpublished
 //! ticket waits for the proxy alone, so leaders cannot wait for each other in a circle.

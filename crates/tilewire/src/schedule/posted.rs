@@ -1,8 +1,8 @@
 //! A peer whose memory this rank cannot map: `put` fills an outbox, `deliver` posts it, `signal` and `credit` are posts
 //! without bytes. What the peer sends arrives in this rank's own memory, as from any other.
 //!
-//! Where `direct` copies an input unchanged, there is no outbox: the input itself is posted, and a flush tells when it has
-//! been read.
+//! Where `direct` copies an input unchanged, there is no outbox: the input itself is posted, and a flush tells when it
+//! has been read.
 
 use super::peer::{Reach, Spans, Word};
 use crate::hook::{AnyValue, Block, Queue, Region, RoleCtx, Slots, Value, View};
@@ -125,7 +125,8 @@ impl<'t> PostedReach<'t> {
         }
     }
 
-    /// The number of a word among the control lines of the peer's segment, or of one that a flush moves among this rank's.
+    /// The number of a word among the control lines of the peer's segment, or of one that a flush moves among this
+    /// rank's.
     fn line(&self, word: Word<'t>) -> Value<'t, i64> {
         let first = match word {
             Word::Tail(_) => self.lines.tail,

@@ -45,8 +45,8 @@ impl Ring {
     }
 
     /// An empty ring in zeroed memory: entries that the host reads, and tickets where the kernels run. `None` if the
-    /// sizes or alignments are not those of a ring, or the host does not share the entries. A thread's own memory, which
-    /// host code writes plainly, is no place for words that a proxy's thread reads.
+    /// sizes or alignments are not those of a ring, or the host does not share the entries. A thread's own memory,
+    /// which host code writes plainly, is no place for words that a proxy's thread reads.
     pub fn over(entries: Memory, tickets: Memory) -> Option<Ring> {
         let aligned = |memory: &Memory| (memory.start().as_ptr() as usize).is_multiple_of(64);
         let shared = entries.is_shared() && entries.reachable_from().host && tickets.home().is_none();
@@ -183,8 +183,8 @@ pub(crate) unsafe fn push(entries: *mut u8, tickets: *mut u8, capacity: u64, wor
         loop {
             // Acquire: the consumer's reads of the entry are done before it is written again.
             let used = ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire));
-            // Negative: other producers took this ticket and the consumer was done with it. The exchange fails, because the
-            // acquire above orders it after theirs.
+            // Negative: other producers took this ticket and the consumer was done with it. The exchange fails, because
+            // the acquire above orders it after theirs.
             if used as i64 >= capacity as i64 {
                 return false;
             }

@@ -99,8 +99,8 @@ pub struct Cause {
     pub reason: u32,
 }
 
-/// Set in the reason of an expired wait if the remaining bits are the late rank, and in that of a failed network if they
-/// are the peer.
+/// Set in the reason of an expired wait if the remaining bits are the late rank, and in that of a failed network if
+/// they are the peer.
 const LATE: u32 = 1 << 31;
 
 impl Cause {

@@ -61,9 +61,9 @@ pub(crate) fn domain_of(domains: &[Vec<u32>], rank: usize) -> &[u32] {
     of.expect("every rank is in a domain")
 }
 
-/// The ranks in domains, all members of which reach each other: `reaches(a, b)` says that a reaches b. All ranks compute
-/// this from the same table, so all get the same domains. In rank order, each rank joins the first domain of which it
-/// reaches every member and every member reaches it.
+/// The ranks in domains, all members of which reach each other: `reaches(a, b)` says that a reaches b. All ranks
+/// compute this from the same table, so all get the same domains. In rank order, each rank joins the first domain of
+/// which it reaches every member and every member reaches it.
 pub(crate) fn grouped(ranks: usize, reaches: impl Fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
     let both_ways = |a: usize, b: usize| reaches(a, b) && reaches(b, a);
     let mut domains: Vec<Vec<u32>> = Vec::new();

@@ -9,22 +9,24 @@
 //!  entry     a rank adds it when                         a rank that reads it
 //!  Failed    its abort word is set, whoever set it       sets the abort words of its domain, rings their bells
 //!  Closes    it has come to close the transport          writes it into the rank's shadow line
-//!  Left      it has let go without closing               notes the departure: a wait for the rank is in vain from now on
+//!  Left      it has let go without closing               notes the departure: a wait for the rank is now in vain
 //! ```
-//! A key is set only once, so the log has one order for all ranks, and the order of a rank's own entries is the order in
-//! which it added them. **The first cause counts**: a word that is set stays. Two domains that fail independently, before
-//! either has heard of the other, keep a cause each; every further domain gets the one that the log has first.
+//! A key is set only once, so the log has one order for all ranks, and the order of a rank's own entries is the order
+//! in which it added them. **The first cause counts**: a word that is set stays. Two domains that fail independently,
+//! before either has heard of the other, keep a cause each; every further domain gets the one that the log has first.
 //!
-//! **Deaths.** A process that ends without a word closes its connection to the store, which then refuses every wait with
-//! the rank's number. A host that is cut off is noticed by TCP keep-alive, in `bootstrap/keepalive.rs`. A rank of this
-//! domain is left to the monitor, which also hears goodbyes. If the store itself is gone, nothing more will be heard of
-//! other domains, so the waits of this domain end with [`AbortCode::Cut`], or with the death of the rank that hosts it.
+//! **Deaths.** A process that ends without a word closes its connection to the store, which then refuses every wait
+//! with the rank's number. A host that is cut off is noticed by TCP keep-alive, in `bootstrap/keepalive.rs`. A rank of
+//! this domain is left to the monitor, which also hears goodbyes. If the store itself is gone, nothing more will be
+//! heard of other domains, so the waits of this domain end with [`AbortCode::Cut`], or with the death of the rank that
+//! hosts it.
 //!
 //! **A slow rank is never taken for a failed one.** Nothing here has a deadline that breaks a transport: a store that
 //! does not answer is asked again, and what is not in the log has not happened.
 //!
-//! **What a rank did before an entry is visible after it.** It adds `Closes` and `Left` when its launches are over. Those
-//! ended only when everything they posted was delivered, so a reader that polls its carrier afterwards finds it there.
+//! **What a rank did before an entry is visible after it.** It adds `Closes` and `Left` when its launches are over.
+//! Those ended only when everything they posted was delivered, so a reader that polls its carrier afterwards finds it
+//! there.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, AbortCode, Cause};
@@ -288,8 +290,8 @@ impl Log {
             Departure::Failed(_) => AbortCode::Failed,
         };
         if self.departures.has_left(rank) {
-            // It had let go of this transport before, which then has nothing to do with it. But with it the store may be
-            // gone.
+            // It had let go of this transport before, which then has nothing to do with it. But with it the store may
+            // be gone.
             let here = format!("{}/here/{}", self.name, self.rank);
             if self.world.set(&here, b"", Deadline::after(TELLS)).is_err() {
                 self.cut();
@@ -298,8 +300,8 @@ impl Log {
         }
         // Of the death of a near rank the monitor hears, which would also hear a goodbye before it.
         if !(self.is_near[rank] && code == AbortCode::Died) {
-            // It goes into the log as well: the monitor of the lost rank's neighbour may be slow, and must not hear of this
-            // rank's leaving first.
+            // It goes into the log as well: the monitor of the lost rank's neighbour may be slow, and must not hear of
+            // this rank's leaving first.
             self.fail(Cause { code, rank, reason: 0 });
         }
     }

@@ -1,7 +1,7 @@
 //! Posts: the parties of their bytes and of their notices, and what a notice shows.
 //!
-//! The bytes of a post have a party that reads in one epoch and writes in the next, so that a flush can say that the reads
-//! are over and nothing of the writes. `check/mod.rs` has the rules.
+//! The bytes of a post have a party that reads in one epoch and writes in the next, so that a flush can say that the
+//! reads are over and nothing of the writes. `check/mod.rs` has the rules.
 
 use super::clock::{Clock, Knowledge, PartyId};
 use super::detector::Detector;
@@ -32,8 +32,8 @@ impl Detector<'_> {
         let &Descriptor { who, inst, queue, peer, span, notice } = descriptor;
         let role = self.role(who);
         let seen = self.parties[role as usize].release(role);
-        // An earlier post that is over for the poster has been written: the bytes of the next one come after it, whichever
-        // role copy of this rank posted it. A lane may have carried others since.
+        // An earlier post that is over for the poster has been written: the bytes of the next one come after it,
+        // whichever role copy of this rank posted it. A lane may have carried others since.
         let route = self.route((role, queue, peer), who);
         let is_post = |lane: &PartyId| matches!(self.parties[*lane as usize].name, PartyName::Post(_));
         let own = self.parties[role as usize].lanes.iter().copied().filter(is_post);
@@ -76,9 +76,9 @@ impl Detector<'_> {
                 return;
             }
         }
-        // It shows the bytes of its own parts. A signal shows those of all earlier posts of this role copy to the peer, and
-        // both show those of them that are over. The bytes of other role copies come first if they are over, but the
-        // language does not promise that they are shown.
+        // It shows the bytes of its own parts. A signal shows those of all earlier posts of this role copy to the peer,
+        // and both show those of them that are over. The bytes of other role copies come first if they are over, but
+        // the language does not promise that they are shown.
         told.shows_data = true;
         let lanes = &self.parties[role as usize].lanes;
         let to_peer = |(lane, _): &(PartyId, u32)| {

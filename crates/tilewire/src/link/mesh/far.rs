@@ -9,8 +9,8 @@
 //!  ring: tickets  its kernels           its kernels        memory of its own      device memory
 //!  starts         its kernels           its kernels        its segment            device memory: its segment
 //! ```
-//! Kernels of a GPU poll control lines and read staging across the bus. In return no wire needs to reach the device, and
-//! one copy of a slot crosses the bus either way.
+//! Kernels of a GPU poll control lines and read staging across the bus. In return no wire needs to reach the device,
+//! and one copy of a slot crosses the bus either way.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "cuda")]

@@ -1,10 +1,10 @@
 //! The carrier over libfabric: what the proxies of ranks on several hosts write through.
 //!
 //! ```text
-//!   open(options, rank, ranks) ──▶ carrier, card ──── cards of all ranks, over the authenticated bootstrap ────┐
-//!                                     │                                                                         ▼
-//!                register(memory) ──▶ place ─── places, over the same ───▶ accept(peer, target, place)     connect(cards)
-//!                                                                                                               │
+//!   open(options, rank, ranks) ──▶ carrier, card ──── cards of all ranks, over the authenticated bootstrap ──┐
+//!                                     │                                                                       ▼
+//!                register(memory) ──▶ place ─── places, over the same ──▶ accept(peer, target, place)   connect(cards)
+//!                                                                                                             │
 //!   proxy: write ──▶ cut ──▶ posts of the peer ──▶ provider ═══▶ provider ──▶ poll: Arrived ──▶ proxy of the peer
 //!                                                      │
 //!                   poll: Delivered ◀── confirmed by the provider, or by an echo of the peer's carrier
@@ -14,25 +14,27 @@
 //!    rank is reached. The caller carries the cards of all ranks to all ranks.
 //! 2. [`connect`](FabricCarrier::connect), on all ranks simultaneously: they say hello to each other by a write with a
 //!    number, which is the trial between the hosts. It returns when every hello has arrived and is confirmed.
-//! 3. [`register`](FabricCarrier::register) for the segment (the target of mail and of posts) and outboxes. It returns a
-//!    *place*: bytes that the peers which write there [`accept`](FabricCarrier::accept) under the name that their posts
-//!    use. Sources of writes are registered as well, and their places are not needed. Windows come and go through the
-//!    proxy ([`Carrier::open`], [`Carrier::place`], [`Carrier::reach`]); so does memory that is read in place.
+//! 3. [`register`](FabricCarrier::register) for the segment (the target of mail and of posts) and outboxes. It returns
+//!    a *place*: bytes that the peers which write there [`accept`](FabricCarrier::accept) under the name that their
+//!    posts use. Sources of writes are registered as well, and their places are not needed. Windows come and go through
+//!    the proxy ([`Carrier::open`], [`Carrier::place`], [`Carrier::reach`]); so does memory that is read in place.
 //! 4. The carrier goes to a [`Proxy`](super::proxy::Proxy). [`choice`](FabricCarrier::choice) says what was chosen, and
 //!    why.
-//! 5. At the end each rank drains its proxy, and then *goes on polling* until all others have drained theirs. A carrier that
-//!    is dropped earlier takes confirmations with it, and its peers see failed writes.
+//! 5. At the end each rank drains its proxy, and then *goes on polling* until all others have drained theirs. A carrier
+//!    that is dropped earlier takes confirmations with it, and its peers see failed writes.
 //!
 //! - **In**: [`Write`]s. **Out**: [`Event`]s, on this rank and on the receiver.
 //! - **Invariants**: a notice is reported after the bytes of its own write. [`Event::Delivered`] is reported when the
-//!   bytes are in the receiver's memory and its next poll reports the arrival. A write that is cut into messages has one
-//!   notice, which travels with the last of them after all others were confirmed: so nothing rests on an order of the
-//!   provider. A write without bytes writes eight bytes that nobody reads, because providers disagree about empty ones.
-//! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank go on only while it is
-//!   called. What the provider does not take is posted again by the next poll. A peer that takes and completes nothing for
-//!   as long as [`FabricOptions::patience`] is an error; time in which this rank did not poll does not count.
-//! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Numbers of strangers
-//!   are dropped and counted where there is room for a cookie (`number.rs`). Where there is none
+//!   bytes are in the receiver's memory and its next poll reports the arrival. A write that is cut into messages has
+//!   one notice, which travels with the last of them after all others were confirmed: so nothing rests on an order of
+//!   the provider. A write without bytes writes eight bytes that nobody reads, because providers disagree about empty
+//!   ones.
+//! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank go on only while it
+//!   is called. What the provider does not take is posted again by the next poll. A peer that takes and completes
+//!   nothing for as long as [`FabricOptions::patience`] is an error; time in which this rank did not poll does not
+//!   count.
+//! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Numbers of
+//!   strangers are dropped and counted where there is room for a cookie (`number.rs`). Where there is none
 //!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**.
 //! - **Liveness is not its business**: providers tell an idle rank nothing about a peer that died. Writes that fail are
 //!   errors with the peer's rank.
@@ -166,8 +168,8 @@ impl FabricCarrier {
         Ok((carrier, bytes))
     }
 
-    /// Connects to the ranks whose cards are given, and waits until all of them are there. Ranks without a card, and this
-    /// rank itself, are not connected. All of them must call it simultaneously.
+    /// Connects to the ranks whose cards are given, and waits until all of them are there. Ranks without a card, and
+    /// this rank itself, are not connected. All of them must call it simultaneously.
     ///
     /// # Errors
     /// If a card is not understood, ranks chose different providers, or some were not heard in time.
@@ -230,8 +232,9 @@ impl FabricCarrier {
         }
     }
 
-    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of memory
-    /// that is registered already is not registered again: register a segment first, and then what peers write of it.
+    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of
+    /// memory that is registered already is not registered again: register a segment first, and then what peers write
+    /// of it.
     ///
     /// # Errors
     /// If the host does not reach it, or the provider refuses.
@@ -251,8 +254,8 @@ impl FabricCarrier {
         Ok(bytes)
     }
 
-    /// Takes one `register` back. With the last one the registration ends, when writes from it are complete. Later writes
-    /// of peers there fail. Returns true if it has ended.
+    /// Takes one `register` back. With the last one the registration ends, when writes from it are complete. Later
+    /// writes of peers there fail. Returns true if it has ended.
     pub fn unregister(&mut self, memory: &Memory) -> bool {
         let Some((number, _)) = self.registered(memory) else { return false };
         self.regions[number].uses -= 1;
@@ -286,8 +289,8 @@ impl FabricCarrier {
         self.strangers
     }
 
-    /// A descriptor that is readable when there is something to poll, if it was asked for and the provider has one. Sleep
-    /// on it only if [`may_sleep`](FabricCarrier::may_sleep) says so.
+    /// A descriptor that is readable when there is something to poll, if it was asked for and the provider has one.
+    /// Sleep on it only if [`may_sleep`](FabricCarrier::may_sleep) says so.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.posts.endpoint().descriptor()
     }
@@ -302,8 +305,8 @@ impl FabricCarrier {
         for (rank, known) in self.peers.iter_mut().enumerate() {
             let Some(known) = known.as_mut().filter(|_| sender.is_none_or(|sender| sender == rank)) else { continue };
             let place = self.hall_memory.part(rank * HALL_BYTES, 8);
-            // SAFETY: eight bytes of this carrier's own memory. A peer may be writing them, so the read is volatile, and a
-            // torn greeting is not the one that is expected.
+            // SAFETY: eight bytes of this carrier's own memory. A peer may be writing them, so the read is volatile,
+            // and a torn greeting is not the one that is expected.
             let is = u64::from_le_bytes(unsafe { place.start().cast::<[u8; 8]>().read_volatile() });
             known.heard |= is == known.greeting;
             if sender.is_some() && !known.heard {
@@ -438,8 +441,8 @@ impl Carrier for FabricCarrier {
         Ok(())
     }
 
-    /// Later writes of peers fail. The provider may still be receiving one, and its bytes may come at any later poll: so
-    /// they get memory that stays, as long as this carrier.
+    /// Later writes of peers fail. The provider may still be receiving one, and its bytes may come at any later poll:
+    /// so they get memory that stays, as long as this carrier.
     fn close(&mut self, region: u16) {
         if let Some((memory, _)) = self.opened.remove(&region)
             && self.unregister(&memory)

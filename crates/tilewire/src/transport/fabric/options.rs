@@ -55,8 +55,8 @@ impl FabricOptions {
         self
     }
 
-    /// The local address, or the name of the interface or device. An IP address means nothing to `efa`, `cxi` and `shm`,
-    /// which ignore it.
+    /// The local address, or the name of the interface or device. An IP address means nothing to `efa`, `cxi` and
+    /// `shm`, which ignore it.
     pub fn address(mut self, address: &str) -> FabricOptions {
         self.address = Some(address.to_string());
         self

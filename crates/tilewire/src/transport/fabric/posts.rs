@@ -1,14 +1,14 @@
 //! Writes on their way: posted to the provider, posted again if it was full, and matched with their confirmations.
 //!
 //! ```text
-//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered          (confirmed by the provider)
+//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered     (confirmed by the provider)
 //!    │  cut: all parts but the last          ▲                  └──Done──▶ source free
 //!    └──▶ kept back: the last part ──────────┘ when the others are      echo of the peer ──▶ delivered      (by echo)
 //! ```
-//! An echo names the value of a number, not the write. Writes to one peer with the same value that are under way together
-//! are therefore delivered together, when as many echoes have come as there are writes. The parts of one delivery have the
-//! same notice, and the proxy does not start the next delivery with it before; writes without a notice have values that
-//! differ.
+//! An echo names the value of a number, not the write. Writes to one peer with the same value that are under way
+//! together are therefore delivered together, when as many echoes have come as there are writes. The parts of one
+//! delivery have the same notice, and the proxy does not start the next delivery with it before; writes without a
+//! notice have values that differ.
 #![forbid(unsafe_code)]
 
 use super::card::Place;
@@ -25,7 +25,8 @@ use tilewire_fabric::{Completion, CompletionError, Endpoint, FabricError, Peer, 
 
 /// Writes to one peer that may wait for the provider. The proxy holds what is more.
 const MOST_WAITING: usize = 64;
-/// What a peer is charged, at most, for the time between two attempts: a rank that was stopped does not blame its peers.
+/// What a peer is charged, at most, for the time between two attempts: a rank that was stopped does not blame its
+/// peers.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Registered places for copied bytes, where the provider does not copy enough.
 const BOUNCES: usize = 64;
@@ -234,8 +235,8 @@ impl Posts {
             (_, None) => What::Nothing,
         };
         let (total, most) = (post.bytes.len(), self.message_bytes);
-        // Every part but the last one is a silent write of its own. Copied bytes always fit: an echo must not be cut into
-        // writes that are echoed themselves.
+        // Every part but the last one is a silent write of its own. Copied bytes always fit: an echo must not be cut
+        // into writes that are echoed themselves.
         let before = match post.bytes {
             Bytes::Region { .. } => total.saturating_sub(1) / most,
             Bytes::Copied { .. } => 0,

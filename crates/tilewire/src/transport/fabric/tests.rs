@@ -1,5 +1,5 @@
-//! Proxies over carriers of libfabric's software providers, in one process: `tcp`, and `shm` in its fast mode, which keeps no
-//! order. Everything is tried with confirmations by the provider and by echo.
+//! Proxies over carriers of libfabric's software providers, in one process: `tcp`, and `shm` in its fast mode, which
+//! keeps no order. Everything is tried with confirmations by the provider and by echo.
 
 mod opening;
 mod speed;
@@ -18,7 +18,8 @@ use std::time::Instant;
 use tilewire_fabric::{Domain, Endpoint, EndpointOptions, Library, Posted as Taken, Provider, Query};
 use tilewire_testkit::random::Random;
 
-// ---- ranks ------------------------------------------------------------------------------------------------------------
+// ---- ranks
+// ------------------------------------------------------------------------------------------------------------
 
 /// Lines that a sender moves in every other rank's segment: the first half carries an operation.
 const EACH: usize = 8;
@@ -236,7 +237,8 @@ fn ways(library: &Path) -> Vec<(String, FabricOptions)> {
     ways
 }
 
-// ---- the rules of posts -----------------------------------------------------------------------------------------------
+// ---- the rules of posts
+// -----------------------------------------------------------------------------------------------
 
 /// Random posts of two ranks to each other: no notice is seen before what it covers.
 #[test]

@@ -71,8 +71,8 @@ impl Trial {
 
 /// Registers memory, which the region keeps.
 pub(super) fn register(endpoint: &Endpoint, memory: &Memory, key: u64) -> Result<Region, tilewire_fabric::FabricError> {
-    // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through raw
-    // pointers: nobody holds a reference to its bytes while peers and kernels may write them.
+    // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through
+    // raw pointers: nobody holds a reference to its bytes while peers and kernels may write them.
     unsafe { endpoint.register(memory.start(), memory.bytes(), key, Arc::new(memory.clone())) }
 }
 

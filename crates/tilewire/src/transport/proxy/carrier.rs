@@ -19,8 +19,8 @@ pub trait Carrier: Send {
     /// reports [`ProxyError::Region`].
     fn close(&mut self, region: u16);
 
-    /// What carriers of peers need to write to a region that this rank has opened: their `reach` takes it, and the caller
-    /// carries it there. Nothing, where they reach it anyway.
+    /// What carriers of peers need to write to a region that this rank has opened: their `reach` takes it, and the
+    /// caller carries it there. Nothing, where they reach it anyway.
     fn place(&self, _region: u16) -> Vec<u8> {
         Vec::new()
     }
@@ -101,8 +101,8 @@ pub enum Event {
         /// What it carried.
         notice: u32,
     },
-    /// A write of this rank is in the receiver's memory. The next poll there reports its arrival, if it has a notice, and
-    /// reports it before any write that starts from now on.
+    /// A write of this rank is in the receiver's memory. The next poll there reports its arrival, if it has a notice,
+    /// and reports it before any write that starts from now on.
     Delivered {
         /// Which.
         id: u64,

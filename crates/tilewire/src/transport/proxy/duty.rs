@@ -1,11 +1,11 @@
 //! When a rank's thread drives its proxy, and when it sleeps.
 //!
-//! Threads that wait drive the proxy themselves. They cannot where a kernel of a GPU waits, and need not where a waiting
-//! thread sleeps. Then the rank's own thread, if it has one, does it:
+//! Threads that wait drive the proxy themselves. They cannot where a kernel of a GPU waits, and need not where a
+//! waiting thread sleeps. Then the rank's own thread, if it has one, does it:
 //!
 //! ```text
 //!   calls of other threads                        the thread ([`Duty::serve`])
-//!   launched    a GPU runs a launch               steps without a pause; naps after `LONG_WAIT` without an arrival or post
+//!   launched    a GPU runs a launch               steps without a pause; naps if none arrives for `LONG_WAIT`
 //!   landed      ... and has ended
 //!   captured    others replay launches, and tell  steps for `AFTERGLOW` after an arrival or post, then naps of 1 ms
 //!               nobody
@@ -13,10 +13,10 @@
 //!   take_back   ... and is awake again            waiting thread for arrivals
 //!                                                 otherwise: sleeps until it is called, or an arrival rings its bell
 //! ```
-//! A network's arrivals ring no bell, and libfabric's providers go on with what peers write here only while somebody polls.
-//! A thread that *polls* therefore never sleeps for long: it steps for a waiting thread that sleeps, and naps while the
-//! rank does something else. Naps become longer when nothing has come for a second, so that an idle rank takes less than
-//! one percent of a processor.
+//! A network's arrivals ring no bell, and libfabric's providers go on with what peers write here only while somebody
+//! polls. A thread that *polls* therefore never sleeps for long: it steps for a waiting thread that sleeps, and naps
+//! while the rank does something else. Naps become longer when nothing has come for a second, so that an idle rank
+//! takes less than one percent of a processor.
 //!
 //! **Why no call is lost.** Consider a call and a thread that sleeps, or is about to.
 //!
@@ -29,15 +29,16 @@
 //! ```
 //! - If t1 sees c2, the flags that t2 reads are those of c1 or later ones: acquire and release.
 //! - If t4 sees c2, the thread does not sleep, and comes back to t1.
-//! - If neither sees it, c4 sees the sleeper of t3: of two fences one is first, and if that were c3, t4 would see c2. Ringing
-//!   changes the word that the thread sleeps on, so it does not sleep or is woken (`doorbell.rs`, which argues this part).
+//! - If neither sees it, c4 sees the sleeper of t3: of two fences one is first, and if that were c3, t4 would see c2.
+//!   Ringing changes the word that the thread sleeps on, so it does not sleep or is woken (`doorbell.rs`, which argues
+//!   this part).
 //!
 //! So unlike a signal of a kernel, a call has the full fence, and waits for no nap. A call is made once per launch or
 //! sleep, where a fence costs nothing that could be noticed.
 //!
 //! **Why the waiting thread may sleep.** It hands the proxy over *before* it counts itself as a sleeper of the rank's
-//! doorbell. From then on every step that moves a slot rings that bell, whoever makes it. What is left of the argument is
-//! the doorbell's: a wake-up may be late by one nap.
+//! doorbell. From then on every step that moves a slot rings that bell, whoever makes it. What is left of the argument
+//! is the doorbell's: a wake-up may be late by one nap.
 //!
 //! Two threads never step at the same time. A thread that finds another one inside says so, and that one rings the bell
 //! when it comes out (`Proxy::step`).

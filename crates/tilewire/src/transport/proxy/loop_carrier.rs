@@ -94,12 +94,13 @@ impl LoopCarrier {
             // Held until the bytes are there. The region may have been removed since the write was taken.
             let regions = end.regions.read().unwrap_or_else(PoisonError::into_inner);
             let to = self.place(&regions, (peer, target), offset, bytes)?;
-            // SAFETY: both ranges have `bytes` bytes, inside memory that the handles keep alive. They may overlap only if a
-            // kernel posts from one window into another that shares its bytes, which `copy` allows. The receiver reads the
-            // bytes only after the notice, and the sender changes them only after the receiver's credit or a flush; a
-            // kernel that breaks this gets unspecified bytes, as with any race (ARCHITECTURE, Races). No host code touches
-            // them plainly meanwhile: sources and destinations are shared memory, or an input of the running launch,
-            // which returns after its last post was delivered (`Proxy::drain`) or the proxy has stopped (`Proxy::halt`).
+            // SAFETY: both ranges have `bytes` bytes, inside memory that the handles keep alive. They may overlap only
+            // if a kernel posts from one window into another that shares its bytes, which `copy` allows. The receiver
+            // reads the bytes only after the notice, and the sender changes them only after the receiver's credit or a
+            // flush; a kernel that breaks this gets unspecified bytes, as with any race (ARCHITECTURE, Races). No host
+            // code touches them plainly meanwhile: sources and destinations are shared memory, or an input of the
+            // running launch, which returns after its last post was delivered (`Proxy::drain`) or the proxy has stopped
+            // (`Proxy::halt`).
             unsafe { std::ptr::copy(source, to.start().as_ptr(), bytes) };
         }
         end.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -9,14 +9,14 @@
 //! ```
 //! - **In**: descriptors ([`ir::ring`](crate::ir::ring)), which are not trusted: every field is compared with the
 //!   regions, control lines and sources that were registered. **Out**: writes to a [`Carrier`], and this rank's slots.
-//! - **Order** is by count, never by the carrier (`wire.rs`). What waits, waits here: a signal until all earlier posts to
-//!   its peer are delivered, and a notice until the last delivery for its control line is. Credits and deliveries
+//! - **Order** is by count, never by the carrier (`wire.rs`). What waits, waits here: a signal until all earlier posts
+//!   to its peer are delivered, and a notice until the last delivery for its control line is. Credits and deliveries
 //!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
 //! - **A flush** is held as a signal is. Then nothing is sent, and a slot of this rank's own moves. What the carrier
-//!   reports as delivered it has read: this proxy took that report before the release store of the slot, so the reads of
-//!   all earlier posts to the peer come before whatever the waiting role writes to their sources.
-//! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
-//!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
+//!   reports as delivered it has read: this proxy took that report before the release store of the slot, so the reads
+//!   of all earlier posts to the peer come before whatever the waiting role writes to their sources.
+//! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the
+//!   rank, and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
 //!   `Proxy::settle` is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
 //!   until both proxies have run.
 //! - **A thread of the rank** (`thread.rs`) drives it when no waiting thread does: while kernels of a GPU wait, and for
@@ -62,8 +62,8 @@ const MOST_HELD: usize = 1024;
 const YIELDS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long to wait for the reason of a carrier's failure. It comes within milliseconds, and within a second or two where
-/// many ranks share a processor.
+/// How long to wait for the reason of a carrier's failure. It comes within milliseconds, and within a second or two
+/// where many ranks share a processor.
 const REASON: Duration = Duration::from_secs(3);
 
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
@@ -255,8 +255,8 @@ impl Proxy {
                 return false;
             }
         };
-        // A thread that was refused and went to sleep may have been woken for an arrival that came after this thread had
-        // polled. Relaxed, without a fence: a flag that is missed costs the sleeper one nap.
+        // A thread that was refused and went to sleep may have been woken for an arrival that came after this thread
+        // had polled. Relaxed, without a fence: a flag that is missed costs the sleeper one nap.
         if self.refused.load(Ordering::Relaxed) {
             self.refused.store(false, Ordering::Relaxed);
             self.doorbell.ring();
@@ -264,8 +264,8 @@ impl Proxy {
         progress
     }
 
-    /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this rank
-    /// are not delivered yet.
+    /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this
+    /// rank are not delivered yet.
     pub(crate) fn settle(&self) -> bool {
         // A carrier may report arrivals in portions. Bounded, since peers may send without a pause.
         for _ in 0..MOST_PORTIONS {

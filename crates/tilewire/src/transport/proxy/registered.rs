@@ -8,14 +8,14 @@
 //!   build of a collective                                  PostedSource: on this rank alone
 //!     sender's proxy     posts may read these bytes          until the collective is dropped
 //! ```
-//! **Removal.** A table changes only under the lock of the proxy, so no thread of this rank is then between its check of a
-//! post and the carrier. A post that was held meanwhile is checked again before it goes. The receiver's carrier refuses
-//! writes to a region that its rank has removed, and a removal returns when none is under way
-//! ([`Carrier::close`](super::Carrier::close)). So a late post gives a typed error, and never a stray write. A carrier that
-//! still reads a source which is removed keeps its bytes alive.
+//! **Removal.** A table changes only under the lock of the proxy, so no thread of this rank is then between its check
+//! of a post and the carrier. A post that was held meanwhile is checked again before it goes. The receiver's carrier
+//! refuses writes to a region that its rank has removed, and a removal returns when none is under way
+//! ([`Carrier::close`](super::Carrier::close)). So a late post gives a typed error, and never a stray write. A carrier
+//! that still reads a source which is removed keeps its bytes alive.
 //!
-//! **Numbers.** A number is given to a new window only when no rank has it: [`Proxy::regions`] is compared by all ranks. A
-//! rank may keep a handle longer than the others. Its posts then name a region that nobody else has taken.
+//! **Numbers.** A number is given to a new window only when no rank has it: [`Proxy::regions`] is compared by all
+//! ranks. A rank may keep a handle longer than the others. Its posts then name a region that nobody else has taken.
 #![forbid(unsafe_code)]
 
 use super::{Proxy, ProxyError, Registered, State};
@@ -54,8 +54,8 @@ struct SourceGuard {
 }
 
 impl PostedRegion {
-    /// Registers a region with this rank's proxy: `own` is this rank's memory that far peers may write, and `bytes` has by
-    /// rank how many this rank may write there. `queue` posts to region 0.
+    /// Registers a region with this rank's proxy: `own` is this rank's memory that far peers may write, and `bytes` has
+    /// by rank how many this rank may write there. `queue` posts to region 0.
     pub(crate) fn register(
         proxy: &Arc<Proxy>,
         queue: &Queue,
@@ -73,7 +73,8 @@ impl PostedRegion {
         PostedRegion { queue, bytes, guard: None }
     }
 
-    /// What the other ranks' proxies need to write to it, for their [`reach`](PostedRegion::reach). Empty if they need nothing.
+    /// What the other ranks' proxies need to write to it, for their [`reach`](PostedRegion::reach). Empty if they need
+    /// nothing.
     pub(crate) fn place(&self) -> Result<Vec<u8>, ProxyError> {
         let Some(guard) = &self.guard else { return Ok(Vec::new()) };
         Ok(guard.proxy.enter()?.carrier.place(guard.number))
@@ -204,8 +205,8 @@ impl Proxy {
         sources.extract_if(.., is_it).for_each(|source| carrier.give_back(&source.memory));
     }
 
-    /// Moves nothing any more: when it returns, no thread of this rank reads or writes for posts, nor will one. For a launch
-    /// that failed with posts under way, whose sources its caller may overwrite.
+    /// Moves nothing any more: when it returns, no thread of this rank reads or writes for posts, nor will one. For a
+    /// launch that failed with posts under way, whose sources its caller may overwrite.
     pub(crate) fn halt(&self) {
         if let Ok(mut state) = self.enter() {
             state.is_halted = true;

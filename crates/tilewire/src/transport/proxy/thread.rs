@@ -22,8 +22,8 @@ pub(crate) struct ProxyThread {
 const LAST_POSTS: Duration = Duration::from_secs(1);
 
 impl ProxyThread {
-    /// Starts it. It sleeps on a bell of its own: waiting threads hear of arrivals. `polls`: nothing rings for arrivals,
-    /// and those that go on to arrive need this thread's steps, whatever the rank does meanwhile.
+    /// Starts it. It sleeps on a bell of its own: waiting threads hear of arrivals. `polls`: nothing rings for
+    /// arrivals, and those that go on to arrive need this thread's steps, whatever the rank does meanwhile.
     ///
     /// # Panics
     /// If the proxy has a thread.

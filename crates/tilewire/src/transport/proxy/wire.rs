@@ -11,13 +11,13 @@
 //! A sender has at most one delivery per line under way, so one count per line is enough. The receiver may be told of
 //! several in one poll, because it learns of a delivery when it looks, and the sender may learn first that it is
 //! delivered. Then all parts of the first come before those of the second ([`Carrier`](super::Carrier)). A carrier that
-//! breaks this is found if the two notices differ. If they are equal, the order makes no difference: parts of the second
-//! are only on their way when the first is complete in memory.
+//! breaks this is found if the two notices differ. If they are equal, the order makes no difference: parts of the
+//! second are only on their way when the first is complete in memory.
 //!
-//! Mail has one place per line, and a sender does not learn when the receiver has read it. So the word after a mailed one
-//! may be mailed only when the receiver has answered the first. All schedules wait for that answer: they reuse a slot
-//! after its credit, and credit it after it was filled again. A kernel that does not wait is caught, because each mail is
-//! sealed with its number.
+//! Mail has one place per line, and a sender does not learn when the receiver has read it. So the word after a mailed
+//! one may be mailed only when the receiver has answered the first. All schedules wait for that answer: they reuse a
+//! slot after its credit, and credit it after it was filled again. A kernel that does not wait is caught, because each
+//! mail is sealed with its number.
 
 use super::error::ProxyError;
 use crate::sync::{AtomicU64, Ordering};
@@ -125,7 +125,8 @@ impl Arrivals {
         Lines::find(&self.flushed, line).is_some()
     }
 
-    /// Moves a slot of this rank for a flush of posts to a peer, whose sources have been read. The line has been checked.
+    /// Moves a slot of this rank for a flush of posts to a peer, whose sources have been read. The line has been
+    /// checked.
     pub(super) fn flush(&self, peer: usize, line: u64, word: u64) -> Result<(), ProxyError> {
         let slot = self::word(&self.segment, line as usize * LINE);
         // Relaxed: only this proxy writes the slot.

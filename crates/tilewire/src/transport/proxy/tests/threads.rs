@@ -7,8 +7,8 @@ use std::time::Instant;
 /// Proxies with their threads, queues, windows and segments, by rank.
 type Served = (Vec<Arc<Proxy>>, Vec<Queue>, Vec<Memory>, Vec<SegmentSet>, Vec<ProxyThread>);
 
-/// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do on
-/// a bell of their own.
+/// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do
+/// on a bell of their own.
 fn served(rig: Rig) -> Served {
     let Rig { nodes, segments } = rig;
     let (mut proxies, mut queues, mut outboxes) = (Vec::new(), Vec::new(), Vec::new());
