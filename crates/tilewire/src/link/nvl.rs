@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  host     control segment of every rank: abort word, doorbell ──watcher──▶ abort word on the device (kernels poll)
-//!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that reach it
+//!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by its peers
 //! ```
 
 use super::gpu_memory::{Sharing, own_memory, share};

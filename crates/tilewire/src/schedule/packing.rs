@@ -96,10 +96,10 @@ impl Packing {
         self.offset(self.types.len())
     }
 
-    /// Records the bytes of a whole tile in a slot. No mapped link reads this constant, and posted links send exact
-    /// [spans](Self::spans) instead. But an op takes a number even if nobody reads its value, and constants that are
-    /// hoisted stand where the first of their value stood. So without it kernels for mapped peers would compute the
-    /// same with other register numbers, and nobody could tell by comparing texts that they are the same.
+    /// Traces a constant with the bytes of a whole tile in a slot, which nothing reads. It only keeps the text of
+    /// kernels stable. Every op takes a number even if its value is unused, and a hoisted constant stands where the
+    /// first one of its value stood. Without this constant, kernels for mapped peers would compute the same with other
+    /// register numbers, and comparing texts would not show that they are the same.
     pub(super) fn note_whole(&self, r: &RoleCtx<'_>, slot_bytes: usize) {
         _ = r.constant(self.bytes().min(slot_bytes) as i64);
     }

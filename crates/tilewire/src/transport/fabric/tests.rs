@@ -18,8 +18,7 @@ use std::time::Instant;
 use tilewire_fabric::{Domain, Endpoint, EndpointOptions, Library, Posted as Taken, Provider, Query};
 use tilewire_testkit::random::Random;
 
-// ---- ranks
-// ------------------------------------------------------------------------------------------------------------
+// ---- ranks ----------------------------------------------------------------------------------------------------------
 
 /// Lines that a sender moves in every other rank's segment: the first half carries an operation.
 const EACH: usize = 8;
@@ -237,8 +236,7 @@ fn ways(library: &Path) -> Vec<(String, FabricOptions)> {
     ways
 }
 
-// ---- the rules of posts
-// -----------------------------------------------------------------------------------------------
+// ---- the rules of posts ---------------------------------------------------------------------------------------------
 
 /// Random posts of two ranks to each other: no notice is seen before what it covers.
 #[test]

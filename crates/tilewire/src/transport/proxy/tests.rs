@@ -14,8 +14,7 @@ use crate::transport::SegmentSet;
 use crate::transport::layout::LINE;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-// ---- ranks
-// ------------------------------------------------------------------------------------------------------------
+// ---- ranks ----------------------------------------------------------------------------------------------------------
 
 const RANKS: usize = 3;
 /// Lines that a sender moves in every other rank's segment: the first half carries an operation.
@@ -188,8 +187,7 @@ fn matched(count: u64) -> u64 {
     count << COUNT_SHIFT
 }
 
-// ---- a network that is moved by hand
-// ------------------------------------------------------------------------------------
+// ---- a network that is moved by hand --------------------------------------------------------------------------------
 
 /// What the carriers have taken and not delivered, in the order of taking.
 #[derive(Clone, Default)]
@@ -300,8 +298,7 @@ fn orders(n: usize) -> Vec<Vec<usize>> {
     (0..n).flat_map(|first| rest.iter().map(move |rest| [&[first], &rest[..]].concat())).collect()
 }
 
-// ---- order
-// ----------------------------------------------------------------------------------------------------------------
+// ---- order ----------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_slot_moves_when_all_parts_have_arrived_in_whatever_order() {

@@ -2,7 +2,7 @@
 //! its own, over several launches whose counters go on.
 //!
 //! ```text
-//!   pipeline   send ──tail──▶ receive ──head (credit)──▶ send     tiles in `depth` places with counters each; copies take turns
+//!   pipeline   send ──tail──▶ receive ──head (credit)──▶ send     tiles in `depth` places; copies take turns
 //!   packets    put  ──flag──▶ get     ──free (credit)──▶ put
 //!   swap       one `each` puts to the next rank and gets from the one before
 //!   chain      rank 0 puts, every other gets in one `each` and puts on in the next
