@@ -8,7 +8,7 @@ const TAKEN: [i32; 6] = [libc::SIGINT, libc::SIGILL, libc::SIGABRT, libc::SIGBUS
 
 /// The handlers at the time of [`Handlers::keep`], which are put back when it is dropped.
 ///
-/// Handlers belong to the process: one that another thread installs in between is replaced as well.
+/// Handlers belong to the process. A handler that another thread installs in the meantime is replaced, too.
 pub(crate) struct Handlers([Option<libc::sigaction>; 6]);
 
 impl Handlers {
