@@ -1,4 +1,4 @@
-//! `cuda/gang.rs` with launches that only count.
+//! `cuda/gang.rs`, with launches that are only counted.
 
 #[path = "../../crates/tilewire/src/cuda/gang.rs"]
 mod gang;
@@ -67,7 +67,7 @@ pub(crate) mod models {
             self.gang.arrive(&ends, order, &Arc::default());
         }
 
-        /// After this rank has flushed all its launches have started.
+        /// Flushes this rank. Afterwards all its launches have started.
         fn flush(&self, rank: u32, launches: usize) {
             self.gang.flush(rank as usize);
             let started = self.log.lock().unwrap().iter().filter(|&&stream| stream == rank as usize).count();
