@@ -235,7 +235,7 @@ impl Posts<'_> {
     fn copies(&self, bytes: usize) -> Result<f64> {
         let (from, to) = (self.device.host_memory(bytes)?, self.device.host_memory(bytes)?);
         let copy = |from: &Memory, to: &Memory| {
-            // SAFETY: both have this many bytes, they are two memories, and nobody else uses them.
+            // SAFETY: both have this many bytes, they are two memories, and nothing else uses them.
             unsafe { std::ptr::copy_nonoverlapping(from.start().as_ptr(), to.start().as_ptr(), bytes) }
         };
         copy(&from, &to);
