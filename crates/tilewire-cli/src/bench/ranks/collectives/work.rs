@@ -378,7 +378,7 @@ mod tests {
         other.verify(3, false).unwrap();
     }
 
-    /// Records the time of the receipt, if the message is received. The sender does not wait.
+    /// A step whose receiver records the step's number, and whose sender does not wait.
     struct Careless<'a> {
         receives: bool,
         received: &'a AtomicU64,
