@@ -230,7 +230,7 @@ mod tests {
                 span: None,
                 notice: Some(PostedNotice { slot: 7, value, parts: 1, kind: NoticeKind::Data }),
             };
-            // SAFETY: the memory of a ring.
+            // SAFETY: this is the memory of a ring.
             let put = |x: &Posted| unsafe { push(entries, tickets, capacity as u64, &x.words()) };
             for lap in 0..3 {
                 for k in 0..capacity as u64 {
@@ -250,7 +250,7 @@ mod tests {
     fn an_entry_without_meaning_is_reported_and_does_not_block_the_ring() {
         let ring = Ring::new(2);
         let [entries, tickets] = [0, 1].map(|k: usize| ring.queue(0).memories[k].start().as_ptr());
-        // SAFETY: the memory of a ring.
+        // SAFETY: this is the memory of a ring.
         assert!(unsafe { push(entries, tickets, 2, &[u64::MAX; WORDS]) });
         assert_eq!(ring.pop(), Some(Err(BadEntry { head: u64::MAX })));
         assert!(ring.is_empty());

@@ -98,7 +98,7 @@ mod tests {
     fn a_rank_that_reaches_only_some_of_a_domain_or_one_way_only_is_not_in_it() {
         // A chain: each reaches its neighbours alone.
         assert_eq!(grouped(4, |a, b| a.abs_diff(b) <= 1), [vec![0, 1], vec![2, 3]]);
-        // Rank 0 is reached by all, and nobody else by another.
+        // All ranks reach rank 0, and no rank reaches any other.
         assert_eq!(grouped(3, |_, b| b == 0), [vec![0], vec![1], vec![2]]);
         assert_eq!(grouped(3, |a, b| a == 0 || b == 0), [vec![0, 1], vec![2]]);
     }

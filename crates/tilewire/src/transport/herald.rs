@@ -19,7 +19,7 @@
 //!
 //! **Deaths.** When a process dies, its connection to the store is closed. The store then refuses every wait, and names
 //! the rank. TCP keep-alive notices a host that is cut off (`bootstrap/keepalive.rs`). Deaths within this domain are
-//! left to the monitor, which also hears goodbyes. If the store itself is gone, no more news of other domains can
+//! left to the monitor, which also receives goodbyes. If the store itself is gone, no more news of other domains can
 //! arrive. Then the waits of this domain end with [`AbortCode::Cut`], or with the death of the rank that hosts the
 //! store.
 //!
@@ -226,7 +226,7 @@ impl Log {
         }
     }
 
-    /// The work of the thread that tells.
+    /// The work of the thread that writes the log.
     fn watch(&self) {
         while !self.ends.load(Ordering::Relaxed) {
             if self.own().get().is_some() {
@@ -236,7 +236,7 @@ impl Log {
         }
     }
 
-    /// The work of the thread that hears. It ends when the transport is broken, or all ranks have closed it.
+    /// The work of the thread that reads the log. It ends when the transport is broken, or all ranks have closed it.
     fn hear(&self) {
         let mut closing = vec![false; self.ranks];
         while !self.ends.load(Ordering::Relaxed) && self.own().get().is_none() {
@@ -301,10 +301,10 @@ impl Log {
             }
             return;
         }
-        // The monitor reports the death of a near rank. It would also hear a goodbye that came first.
+        // The monitor reports the death of a near rank. It also receives a goodbye that came first.
         if !(self.is_near[rank] && code == AbortCode::Died) {
-            // The thread that tells adds this to the log as well. The monitor of the lost rank's neighbour may be slow,
-            // and the neighbour must not hear first that this rank leaves.
+            // The thread that writes the log adds this cause as well. The monitor of the lost rank's neighbour may be
+            // slow, and the neighbour must not hear first that this rank leaves.
             self.fail(Cause { code, rank, reason: 0 });
         }
     }

@@ -25,7 +25,7 @@ pub enum Confirmation {
     Echo,
 }
 
-/// What travels beside the bytes of a write.
+/// The number that travels beside the bytes of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbers {
     /// A notice, and a secret of this pair of ranks, so that numbers of strangers are dropped.

@@ -72,20 +72,20 @@ impl Trial {
 /// Registers memory, which the region keeps.
 pub(super) fn register(endpoint: &Endpoint, memory: &Memory, key: u64) -> Result<Region, tilewire_fabric::FabricError> {
     // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through
-    // raw pointers: nobody holds a reference to its bytes while peers and kernels may write them.
+    // raw pointers, so no reference to its bytes exists while peers and kernels may write them.
     unsafe { endpoint.register(memory.start(), memory.bytes(), key, Arc::new(memory.clone())) }
 }
 
 /// Copies bytes to memory that only the caller writes.
 pub(super) fn copy(bytes: &[u8], memory: &Memory) {
     assert_eq!(bytes.len(), memory.bytes());
-    // SAFETY: both are equally long, and they do not overlap: nobody holds references to the bytes of a `Memory`, so
+    // SAFETY: both are equally long, and they do not overlap: there are no references to the bytes of a `Memory`, so
     // the slice is no part of it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.start().as_ptr(), bytes.len()) };
 }
 
 fn fill(memory: &Memory, x: u8) {
-    // SAFETY: this is the trial's own memory, which nobody else writes now.
+    // SAFETY: this is the trial's own memory, which nothing else writes now.
     unsafe { std::ptr::write_bytes(memory.start().as_ptr(), x, memory.bytes()) };
 }
 

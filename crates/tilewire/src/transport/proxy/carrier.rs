@@ -64,7 +64,7 @@ pub struct Write<'w> {
     pub notice: Option<u32>,
 }
 
-/// Where the bytes of a write are.
+/// The bytes of a write.
 #[derive(Clone, Copy)]
 pub enum Source<'w> {
     /// In registered memory, which does not change until the receiver's carrier has reported the arrival of this write.

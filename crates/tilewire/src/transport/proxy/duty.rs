@@ -69,7 +69,7 @@ const SLEEP: Duration = Duration::from_secs(1);
 /// Idle steps between two yields.
 const STEPS: u32 = 16;
 
-/// What a rank's thread has been told, and the bell that it sleeps on.
+/// The calls to a rank's thread, and the bell that the thread sleeps on.
 pub(crate) struct Duty {
     /// The bell that the thread sleeps on.
     bell: Doorbell,

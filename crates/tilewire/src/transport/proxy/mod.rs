@@ -89,12 +89,12 @@ pub struct Proxy {
     duty: OnceLock<Arc<Duty>>,
 }
 
-/// What a proxy needs to know of its rank.
+/// The parts of a rank from which its proxy is made.
 pub(crate) struct ProxyParts {
     pub rank: usize,
     pub ring: Ring,
     pub carrier: Box<dyn Carrier>,
-    /// What posts to each rank may touch; `None` for a rank that this one never posts to.
+    /// The memory that posts to each rank may touch; `None` for a rank that this one never posts to.
     pub peers: Vec<Option<PostedTo>>,
     /// Memory that posts may read.
     pub sources: Vec<Memory>,
@@ -108,7 +108,7 @@ pub(crate) struct ProxyParts {
     pub aborts: Vec<Abort>,
 }
 
-/// What posts to one peer may touch.
+/// The memory that posts to one peer may touch.
 pub(crate) struct PostedTo {
     /// The size of each region in bytes, by number; `None` if there is no region with this number.
     pub regions: Vec<Option<u64>>,

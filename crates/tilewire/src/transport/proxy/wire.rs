@@ -56,7 +56,7 @@ impl Lines {
     }
 }
 
-/// What one sender has announced to one peer.
+/// The announcements of one sender to one peer.
 #[derive(Default)]
 pub(super) struct Announced {
     /// The last word of each line, and the number of mails on it.
@@ -181,8 +181,8 @@ impl Arrivals {
 /// A word of this rank's segment.
 fn word(segment: &Memory, byte: usize) -> &AtomicU64 {
     assert!(byte + 8 <= segment.bytes() && byte.is_multiple_of(8), "byte {byte} of {}", segment.bytes());
-    // SAFETY: inside the segment and aligned, since segments begin on a page. The words of control lines are only
-    // touched by atomics, and the memory lives as long as the handle.
+    // SAFETY: the word is inside the segment and aligned, since segments begin on a page. The words of control lines
+    // are only touched by atomics, and the memory lives as long as the handle.
     unsafe { AtomicU64::from_ptr(segment.start().as_ptr().add(byte).cast()) }
 }
 

@@ -1,4 +1,4 @@
-//! A proxy that its rank's thread drives: nobody else steps it here.
+//! Proxies that only their rank's thread drives.
 
 use super::*;
 use crate::transport::doorbell::Doorbell;
@@ -24,7 +24,7 @@ fn served(rig: Rig) -> Served {
 
 fn push_to(queue: &Queue, post: &Posted) {
     let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
-    // SAFETY: the memory of a ring.
+    // SAFETY: this is the memory of a ring.
     assert!(unsafe { push(entries, tickets, queue.capacity().unwrap(), &post.words()) });
 }
 
@@ -34,7 +34,7 @@ fn signal_of(line: u64, word: u64) -> Posted {
 }
 
 fn slot_of(segments: &[SegmentSet], rank: usize, line: usize) -> u64 {
-    // SAFETY: inside the segment, aligned, touched by atomics only.
+    // SAFETY: the word is inside the segment, aligned, and touched only by atomics.
     let word = unsafe { AtomicU64::from_ptr(segments[rank].segment(rank).start().as_ptr().add(line * LINE).cast()) };
     word.load(Ordering::Acquire)
 }
