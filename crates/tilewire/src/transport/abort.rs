@@ -195,6 +195,13 @@ impl Abort {
         Cause::from_word(self.word().load(Ordering::Relaxed))
     }
 
+    /// True if there is a cause. Unlike [`get`](Abort::get), it is always inlined, and small messages pass here.
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        // Relaxed: as in `get`.
+        self.word().load(Ordering::Relaxed) != 0
+    }
+
     /// Makes this rank's waits check again: there may be news other than an abort.
     pub(super) fn wake(&self) {
         self.doorbell.ring();
