@@ -17,9 +17,10 @@ use crate::ir::Type;
 /// let types = &[Type::F8E4M3, Type::F32];
 /// let packing = Packing::new(types, 100);
 /// assert_eq!((packing.offset(0), packing.offset(1), packing.bytes()), (0, 128, 128 + 448));
-/// // The most elements that fit into 64 KiB, rounded down to a multiple of 1024: assert_eq!(Packing::fitting(types, 64
-/// << 10).unwrap().elements(), 12 << 10); // With a scale for every 128: assert_eq!(Packing::fitting_shared(types, 128,
-/// 64 << 10).unwrap().elements(), 61 << 10);
+/// // The most elements that fit into 64 KiB, rounded down to a multiple of 1024:
+/// assert_eq!(Packing::fitting(types, 64 << 10).unwrap().elements(), 12 << 10);
+/// // With a scale for every 128 elements:
+/// assert_eq!(Packing::fitting_shared(types, 128, 64 << 10).unwrap().elements(), 61 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {

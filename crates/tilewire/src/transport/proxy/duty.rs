@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   calls of other threads                        the thread ([`Duty::serve`])
-//!   launched    a GPU runs a launch               steps without a pause; naps if none arrives for `LONG_WAIT`
+//!   launched    a GPU runs a launch               steps without a pause; naps after a quiet `LONG_WAIT`
 //!   landed      ... and has ended
 //!   captured    a graph replays launches, and     steps for `AFTERGLOW` after an arrival or post, then naps of 1 ms
 //!               nobody reports the replays
