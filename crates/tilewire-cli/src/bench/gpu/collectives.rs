@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tilewire::collective::{PreparedExchange, Reducible};
 use tilewire::cuda::{Device, Graph, Stream};
 use tilewire::link::{NvlOptions, NvlTransport, Window};
-use tilewire::{Algorithm, Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_reduce, all_to_all, hooks};
+use tilewire::{Algorithm, Bf16, F8E4M3, Knobs, Primitive, RunError, all_reduce, all_to_all, hooks};
 
 /// Neighbours that share a scale.
 const GROUP: usize = 128;
