@@ -37,7 +37,8 @@ pub fn trace(link: &dyn Transport, out: &Tensor<f32>, inp: &Tensor<f32>) -> Resu
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
     let (rounds, tiles) = (ranks - 1, len.div_ceil(TILE));
 
-    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks must run the same.
+    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks
+    // must run the same.
     let protocol = Protocol::Staged { slot_bytes: TILE * 4, depth: DEPTH };
     let transfer = Transfer { peer: next, bytes: len * 4, dtype: Type::F32, blocks: 1, protocol };
     check_transfer(link, &transfer, &[inp.memory()])?;

@@ -48,8 +48,8 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 
 /// True for a schedule of ranks that share memory that can run among far peers, and means something there.
 fn is_own(case: &Case) -> bool {
-    // Far peers take no packets: one-shot refuses. The others fall back to slots, where the numbers of packets are nothing.
-    let is_one_shot = case.collective == "all_reduce" && case.name.starts_with("one-shot");
+    // Far peers take no packets, nor map windows: one-shot refuses. The others fall back to slots, where the numbers of packets are nothing.
+    let is_one_shot = case.collective == "all_reduce" && case.name.contains("one-shot");
     // What goes into windows has cases of its own: in place, and through an outbox. Reductions fall back to slots.
     let is_reduction = matches!(case.collective, "all_reduce" | "reduce_scatter");
     let is_window = !is_reduction && (case.name.starts_with("direct") || case.name == MEDLEY);

@@ -79,6 +79,7 @@ pub(super) fn cases(cases: &mut Cases, world: &World) {
     cases.add("all_reduce", name, around, move |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false));
     cases.plan("reduce_scatter", "direct", |world| in_windows(world, Windows::Scatter));
     cases.plan("all_reduce", "direct", |world| in_windows(world, Windows::All));
+    cases.plan("all_reduce", "direct, one-shot", |world| in_windows(world, Windows::OneShot));
     cases.plan("all_reduce", "direct, in place", |world| in_windows(world, Windows::InPlace));
 }
 
@@ -112,6 +113,7 @@ impl Of<'_> {
 enum Windows {
     Scatter,
     All,
+    OneShot,
     InPlace,
 }
 
@@ -126,7 +128,7 @@ fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
     let inputs = windows();
     let outputs = match what {
         Windows::Scatter => (0..ranks).map(|_| Tensor::zeros(one)).collect(),
-        Windows::All => windows(),
+        Windows::All | Windows::OneShot => windows(),
         Windows::InPlace => inputs.clone(),
     };
     // Where ranks do not map each other's windows, it goes through slots instead.
@@ -138,7 +140,8 @@ fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
             1 => {
                 let reduction = match what {
                     Windows::Scatter => reduce_scatter(link, out, inp),
-                    _ => all_reduce(link, out, inp).window(&link.window(&outputs)),
+                    Windows::OneShot => all_reduce(link, out, inp).algorithm(Algorithm::OneShot),
+                    _ => all_reduce(link, out, inp).algorithm(Algorithm::TwoPhase).window(&link.window(&outputs)),
                 };
                 let likewise = if world.posts() { Primitive::Staged } else { Primitive::Direct };
                 let config = Knobs { primitive: Some(Primitive::Direct), ..config(likewise, blocks, SLOTS[n / 5]) };
@@ -169,16 +172,18 @@ struct Shape {
     slots_of_others: (usize, usize),
 }
 
-/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not read.
+/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not
+/// read.
 const SLOTS: [(usize, usize); 3] = [(128, 2), (64, 4), (64, 2)];
 
-/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more ranks than slots
-/// knows that its next slot is free. So
+/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more
+/// ranks than slots knows that its next slot is free. So
 ///
-/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put elsewhere are missed,
+/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put
+///   elsewhere are missed,
 /// - the second has the geometry of the others before it: what those left behind is what credits are needed for,
-/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of two does not know
-///   that it is read: what the drain is needed for.
+/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of
+///   two does not know that it is read: what the drain is needed for.
 fn ring_slots(ranks: usize) -> [(usize, usize); 3] {
     [(64, 2 * ranks), before::SLOTS, (128, 2)]
 }
@@ -280,8 +285,8 @@ const SHARED_SLOTS: (usize, usize) = (128, 2);
 
 /// A payload and what its neighbours have in common, as a quantised gather has them.
 fn shared_ring_gather(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
-    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of which the shared
-    // values lie where the second launch left its last payload.
+    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of
+    // which the shared values lie where the second launch left its last payload.
     let slots = [(128, (2 * link.world_size()).min(16)), SHARED_SLOTS, (320, 2)][launch];
     // An even number of tiles for every block again, and a last group that is not whole.
     let one = blocks * 4 * SHARERS - 3;

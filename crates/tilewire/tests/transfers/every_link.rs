@@ -1,5 +1,5 @@
-//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes, and over a GPU's
-//! virtual ranks. A further transport joins by one line of `every_link!`.
+//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes, and
+//! over a GPU's virtual ranks. A further transport joins by one line of `every_link!`.
 //!
 //! Without a GPU its instances say so and pass; `TILEWIRE_REQUIRE=cuda` makes that a failure.
 

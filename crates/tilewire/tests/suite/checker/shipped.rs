@@ -1,4 +1,5 @@
-//! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines that are the right ones.
+//! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines
+//! that are the right ones.
 
 use crate::checker::clean;
 use crate::checker::mutations::OF_POSTS;
@@ -30,7 +31,7 @@ fn all_clean(ranks: usize, blocks: usize) {
 }
 
 /// Schedules that ship, all of them decided.
-const CASES: u32 = 79;
+const CASES: u32 = 80;
 
 #[test]
 fn every_schedule_is_clean_and_decided() {
@@ -71,12 +72,13 @@ fn every_schedule_has_a_posted_and_a_mixed_case() {
     let must = [
         // Its tiles never fill an outbox, so that one of the mistakes cannot be found.
         "sendrecv bulk, two values",
-        // Far peers take no packets: these are refused, or have no flags.
+        // Far peers take no packets, nor map windows: these are refused, or have no flags.
         "sendrecv packet, last flags",
         "all_reduce one-shot",
         "all_reduce one-shot, in one pass",
         "all_reduce one-shot, in one pass, in place",
         "all_reduce one-shot, in one pass, last flags",
+        "all_reduce direct, one-shot",
     ];
     assert_eq!(without, must);
 }
@@ -180,7 +182,8 @@ fn every_mutation_of_every_schedule_is_caught() {
     }
 }
 
-/// Larger worlds, a few schedules: rings, trees and all-to-all, of odd and even worlds. `tilewire check all --ranks N --mutate all` runs them all.
+/// Larger worlds, a few schedules: rings, trees and all-to-all, of odd and even worlds.
+/// `tilewire check all --ranks N --mutate all` runs them all.
 #[test]
 fn mutations_of_five_and_of_eight_ranks_are_caught() {
     let (mut made, mut missed) = (0, Vec::new());
@@ -206,8 +209,8 @@ fn mutations_of_five_and_of_eight_ranks_are_caught() {
 struct Sources(HashMap<&'static str, String>);
 
 impl Sources {
-    /// Whether an event's op is what its source line says. Hosts have no line. A schedule's own signals and waits stand at the line that runs
-    /// a step of it, or where it is one step at the line that calls it.
+    /// Whether an event's op is what its source line says. Hosts have no line. A schedule's own signals and waits stand
+    /// at the line that runs a step of it, or where it is one step at the line that calls it.
     fn says(&mut self, event: &Event) -> bool {
         let Some(at) = &event.at else { return event.party == Some("the host") };
         let text = self.0.entry(at.file).or_insert_with(|| {

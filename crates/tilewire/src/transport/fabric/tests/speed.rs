@@ -1,8 +1,8 @@
-//! What a carrier takes beside a plain loop over the same provider.
+//! The time of a carrier beside a plain loop over the same provider.
 
 use super::*;
 
-/// Prints what a carrier takes beside a plain loop over the same provider, in one run.
+/// Prints the time of a carrier and of a plain loop over the same provider, in one run.
 #[test]
 #[ignore = "measures: run it alone, on idle cores"]
 fn measure() {
@@ -127,7 +127,7 @@ fn ping_pong(
     }
 }
 
-/// The same by a plain loop.
+/// The times of a plain loop.
 fn plain(library: &Path, provider: &str, rounds: u32, bytes: usize) -> [f64; 2] {
     let address = (provider != "shm").then(|| "127.0.0.1".to_string());
     let query = Query { provider: Some(provider.to_string()), address, ordered: false };
