@@ -46,8 +46,8 @@ pub(super) fn packet(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunE
     sendrecv(link, &y, &x, to, from).config(super::packet_knobs(link, blocks, SLOTS)).trace()
 }
 
-/// The first rank of every domain sends a message in packets to the second, if there is one. Where others answer each other
-/// over far peers as well, it alone shows what packets need.
+/// The first rank of every domain sends a message in packets to the second, if there is one. Where others answer each
+/// other over far peers as well, it alone shows what packets need.
 pub(super) fn packet_within(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
     let domain = |rank: Rank| link.domain(rank);
     let own: Vec<Rank> = Rank::all(link.world_size()).filter(|&rank| domain(rank) == domain(link.rank())).collect();

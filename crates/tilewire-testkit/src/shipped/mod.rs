@@ -93,7 +93,8 @@ impl World {
     }
 }
 
-/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked for.
+/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked
+/// for.
 pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
     shipped_in(&World { ranks, blocks, domains: None })
 }
@@ -226,7 +227,8 @@ fn packed_bulk(world: &World) -> Result<Plan, RunError> {
 fn copies_of(primitive: Primitive, world: &World, copies: u32) -> Result<Plan, RunError> {
     let (blocks, bulk) = (world.blocks, primitive == Primitive::Bulk);
     if world.posts() {
-        // As the collective makes it: a far peer gets staged instead of bulk, and near and far ones have plans of their own.
+        // As the collective makes it: a far peer gets staged instead of bulk, and near and far ones have plans of their
+        // own.
         return world.small().with_copies(copies as usize).plan(GEOMETRIES.len(), |link, launch| {
             let (slot_bytes, depth) = GEOMETRIES[launch];
             let slots = (slot_bytes, depth - depth % copies as usize);

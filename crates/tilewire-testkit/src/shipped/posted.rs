@@ -48,13 +48,14 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 
 /// True for a schedule of ranks that share memory that can run among far peers, and means something there.
 fn is_own(case: &Case) -> bool {
-    // Far peers take no packets, nor map windows: one-shot refuses. The others fall back to slots, where the numbers of packets are nothing.
+    // Far peers take no packets, nor map windows: one-shot refuses. The others fall back to slots, where the numbers of
+    // packets are nothing.
     let is_one_shot = case.collective == "all_reduce" && case.name.contains("one-shot");
     // What goes into windows has cases of its own: in place, and through an outbox. Reductions fall back to slots.
     let is_reduction = matches!(case.collective, "all_reduce" | "reduce_scatter");
     let is_window = !is_reduction && (case.name.starts_with("direct") || case.name == MEDLEY);
-    // The checker misses a bulk copy that begins a byte too far in an outbox, if it does not leave the outbox: a post then
-    // reads a byte that nobody wrote. `bulk` fills the outbox to its end, and two parts never do.
+    // The checker misses a bulk copy that begins a byte too far in an outbox, if it does not leave the outbox: a post
+    // then reads a byte that nobody wrote. `bulk` fills the outbox to its end, and two parts never do.
     let is_missed = case.name == "bulk, two values";
     !is_one_shot && !is_window && !is_missed && !case.name.ends_with("last flags")
 }
@@ -139,10 +140,10 @@ pub(super) fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Pla
     world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
 }
 
-/// The same after and between exchanges with the neighbours alone. After the first one, counters that differ from peer to
-/// peer show whether a rank takes the slots of one for those of another. The second one fills all bytes that the last launch
-/// puts into, in other slots: nothing but the drain tells a ring that they have been read. It comes late, because a put that
-/// goes too far is found where nothing was written before.
+/// The same after and between exchanges with the neighbours alone. After the first one, counters that differ from peer
+/// to peer show whether a rank takes the slots of one for those of another. The second one fills all bytes that the
+/// last launch puts into, in other slots: nothing but the drain tells a ring that they have been read. It comes late,
+/// because a put that goes too far is found where nothing was written before.
 pub(super) fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
     world.plan(2 + GEOMETRIES.len(), |link, launch| match launch {
         0 => exchange(link, blocks, Primitive::Staged, 0),

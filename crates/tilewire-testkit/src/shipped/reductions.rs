@@ -117,8 +117,8 @@ enum Windows {
     InPlace,
 }
 
-/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads too early, or is not
-/// waited for, reads what is being written.
+/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads
+/// too early, or is not waited for, reads what is being written.
 fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
     let &World { ranks, blocks, .. } = world;
     // Shards of an all-reduce that are not all of one length.

@@ -14,7 +14,8 @@ use tilewire::{
 /// The cases in a world with these domains, which `links` names.
 pub(super) fn cases_in(cases: &mut Cases, blocks: usize, links: &str, domains: &[Vec<usize>]) {
     let how = |in_place| if in_place { "in place" } else { "through an outbox" };
-    // Where a wait for arrivals comes before a fill of an outbox, to swap the two is no mistake: legs post in place alone.
+    // Where a wait for arrivals comes before a fill of an outbox, to swap the two is no mistake: legs post in place
+    // alone.
     let is_one = |what: &str, in_place: bool| in_place || !what.contains("legs");
     for (&(collective, what, trace), in_place) in DIRECT.iter().flat_map(|case| [(case, false), (case, true)]) {
         if !is_one(what, in_place) {
@@ -93,8 +94,8 @@ const BACK: Direct = |link, (out, window), inp, knobs, in_place| {
     hooked!(sendrecv(link, out, &inp.slice(0..out.len()), from, to), window, knobs, in_place)
 };
 
-/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block has
-/// less to do.
+/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block
+/// has less to do.
 fn direct(
     domains: &[Vec<usize>],
     blocks: usize,
@@ -109,8 +110,9 @@ fn direct(
         let (rank, blocks) = (link.number() as usize, if launch == 4 { 1 } else { blocks });
         let knobs =
             Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First with the neighbours alone, as in `after_neighbours`. Twice to the next rank: a single launch finds nothing that
-        // an earlier one left. Once the other way round: the next rank may be near, and far peers must differ as well.
+        // First with the neighbours alone, as in `after_neighbours`. Twice to the next rank: a single launch finds
+        // nothing that an earlier one left. Once the other way round: the next rank may be near, and far peers must
+        // differ as well.
         let trace = match launch {
             0 | 1 => DIRECT[0].2,
             2 => BACK,

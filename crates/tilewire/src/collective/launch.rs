@@ -384,8 +384,8 @@ fn realign(kernel: &mut Kernel, args: &[Arg]) {
     }
 }
 
-/// Replaces an error that says only that the transport is broken by what broke it, where more is known: the verdict on all
-/// ranks, or the error of this rank's own proxy.
+/// Replaces an error that says only that the transport is broken by what broke it, where more is known: the verdict on
+/// all ranks, or the error of this rank's own proxy.
 pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
     let Some(door) = host.door() else { return error };

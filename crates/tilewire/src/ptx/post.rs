@@ -71,8 +71,8 @@ impl RoleCode<'_> {
         self.leave_if_failed();
     }
 
-    /// If bounds are checked, all lanes leave unless the first and the last byte of the span are inside. Nothing is read
-    /// of no bytes, so these may begin anywhere.
+    /// If bounds are checked, all lanes leave unless the first and the last byte of the span are inside. Nothing is
+    /// read of no bytes, so these may begin anywhere.
     fn check_span(&mut self, inst: Inst, span: Option<&PostSpan>) {
         let Some(PostSpan { src, bytes, .. }) = span.filter(|_| self.options.bounds) else { return };
         let (first, bytes) = (self.value(src.index), self.value(*bytes));

@@ -408,8 +408,8 @@ fn a_span_that_leaves_its_source_is_reported_and_not_posted_where_bounds_are_che
     }
 }
 
-/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits than
-/// the field for it.
+/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits
+/// than the field for it.
 #[test]
 fn a_peer_that_does_not_exist_changes_no_other_field() {
     let ring = Ring::new(4);

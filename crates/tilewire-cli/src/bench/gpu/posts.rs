@@ -113,8 +113,8 @@ impl Posts<'_> {
         Ok(())
     }
 
-    /// Half of the time from a question of the host until it has the kernel's post: the word travels to the kernel as long
-    /// as the post to the host.
+    /// Half of the time from a question of the host until it has the kernel's post: the word travels to the kernel as
+    /// long as the post to the host.
     fn post_latency(&mut self) -> Result<()> {
         let (ring, words) = (self.ring()?, self.device.host_memory(8192)?);
         let queue = ring.queue(0);
@@ -318,8 +318,8 @@ const ONE: Grid = Grid { blocks: 1, threads: 1, shared_bytes: 0 };
 /// A word of host memory that a kernel and this thread touch by atomics only.
 fn word(memory: &Memory, at: usize) -> &AtomicU64 {
     assert!(at.is_multiple_of(8) && at + 8 <= memory.bytes(), "byte {at} of {} bytes", memory.bytes());
-    // SAFETY: inside the memory and aligned, as asserted: device memory of the host begins on a page. The memory outlives the
-    // reference, and nobody touches the word but by atomics.
+    // SAFETY: inside the memory and aligned, as asserted: device memory of the host begins on a page. The memory
+    // outlives the reference, and nobody touches the word but by atomics.
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().add(at).cast()) }
 }
 

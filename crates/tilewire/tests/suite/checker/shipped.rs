@@ -83,8 +83,9 @@ fn every_schedule_has_a_posted_and_a_mixed_case() {
     assert_eq!(without, must);
 }
 
-/// Everything that posts carry between two ranks. With more blocks or ranks: `direct` into windows of far peers, through
-/// outboxes and from inputs, a staged schedule, and those by hand. `tilewire check all --mutate all` has the others.
+/// Everything that posts carry between two ranks. With more blocks or ranks: `direct` into windows of far peers,
+/// through outboxes and from inputs, a staged schedule, and those by hand. `tilewire check all --mutate all` has the
+/// others.
 #[test]
 fn mutations_of_posted_schedules_are_caught() {
     let (mut missed, mut seen) = (Vec::new(), Vec::new());
