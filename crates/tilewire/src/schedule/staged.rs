@@ -372,35 +372,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
 
 /// Sends this block's tiles, one per step. `produce` returns the value to send for a position.
 ///
-/// ```
-/// use tilewire::collective::Launch;
-/// use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-/// use tilewire::link::{ShmOptions, ShmTransport, Transport};
-/// use tilewire::transport::{Protocol, World};
-/// use tilewire::{Tensor, kernel};
-///
-/// World::threads(2).run(|world| {
-///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-///     let peer = world.rank().after(1, 2);
-///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
-///     let y = Tensor::<f32>::zeros(1000);
-///     let packing = Packing::new(<f32 as tilewire::hook::Regs>::TYPES, 256);
-///     let plan = StagedPlan::new(&link.link(peer), 1024, 2, 1)?;
-///     let protocol = Protocol::Staged { slot_bytes: 1024, depth: 2 };
-///     let tiling = Tiling::flat(1000, 256, 1);
-///     let traced = kernel("swap", |k| {
-///         let (x, y) = (k.input(&x), k.output(&y));
-///         let tx = link.sender(k, peer, protocol, None);
-///         let rx = link.receiver(k, peer, protocol);
-///         k.role("send", 4).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
-///         k.role("receive", 4).run(|r| recv_tiles::<f32>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v)));
-///     })?;
-///     Launch::new(&link, &traced)?.run()?;
-///     assert_eq!(y.get(7), (7 + peer.number()) as f32);
-///     Ok(link.close()?)
-/// })?;
-/// # Ok::<(), tilewire::transport::WorldError>(())
-/// ```
+/// [`link::Staged`](crate::link::Staged) makes plan, tiling and packing of one set of numbers, and has an example.
 #[track_caller]
 pub fn send_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,
