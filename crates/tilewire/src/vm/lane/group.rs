@@ -4,7 +4,7 @@ use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::scalar_op::by_type;
 use super::{LaneOp, get, handler_for, map1, put};
-use crate::ir::scalar::{Element, Number};
+use crate::ir::scalar::{Arithmetic, Element, Number};
 use crate::ir::{GroupOp, Type};
 use std::marker::PhantomData;
 
@@ -78,7 +78,7 @@ impl<T: Number> Fold<T> for Largest {
     #[inline(always)]
     unsafe fn fold(x: *const T, n: usize) -> T {
         // SAFETY: the caller's promise. Max is associative and commutative, so any order gives the same bits.
-        unsafe { fold_in_columns(n, |k| get(x, k), Number::max) }
+        unsafe { fold_in_columns(n, |k| get(x, k), Arithmetic::max) }
     }
 }
 
@@ -86,7 +86,7 @@ impl<T: Number> Fold<T> for Smallest {
     #[inline(always)]
     unsafe fn fold(x: *const T, n: usize) -> T {
         // SAFETY: as for the largest.
-        unsafe { fold_in_columns(n, |k| get(x, k), Number::min) }
+        unsafe { fold_in_columns(n, |k| get(x, k), Arithmetic::min) }
     }
 }
 
@@ -94,7 +94,7 @@ impl Fold<f32> for LargestAbs {
     #[inline(always)]
     unsafe fn fold(x: *const f32, n: usize) -> f32 {
         // SAFETY: the caller's promise.
-        unsafe { fold_in_columns(n, |k| Number::abs(get(x, k)), Number::max) }
+        unsafe { fold_in_columns(n, |k| Arithmetic::abs(get(x, k)), Arithmetic::max) }
     }
 }
 
