@@ -2,7 +2,6 @@
 //! order. Everything is tried with confirmations by the provider and by echo.
 
 mod opening;
-mod speed;
 mod strangers;
 mod windows;
 
