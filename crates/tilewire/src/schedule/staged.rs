@@ -249,17 +249,6 @@ impl<'r, 't> StagedSend<'r, 't> {
         self.filled_in_parts(&at, spans);
     }
 
-    /// Step `step` of this launch.
-    pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
-        self.plan.at(self.block, self.start, step)
-    }
-
-    /// The first step of this copy of the role in this launch, and the distance to its next step.
-    pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
-        let r = self.r;
-        self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
-    }
-
     /// Waits until the slot of a step is free. With groups, the first step of a group waits for the slot of the last
     /// step, and the others do not wait.
     #[track_caller]
@@ -297,12 +286,6 @@ impl<'r, 't> StagedSend<'r, 't> {
     pub(super) fn filled_in_parts(&self, at: &SlotAt<'t>, spans: SlotSpans<'_, 't>) {
         self.peer.deliver(self.r, &|| spans(at.offset), Word::Tail(at.number), at.next);
     }
-
-    /// Ends the launch, which had `steps` steps.
-    #[track_caller]
-    pub fn end(self, steps: Value<'t, i64>) {
-        self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
-    }
 }
 
 /// The receiving end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
@@ -332,17 +315,6 @@ impl<'r, 't> StagedRecv<'r, 't> {
         self.emptied(&at);
     }
 
-    /// Step `step` of this launch.
-    pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
-        self.plan.at(self.block, self.start, step)
-    }
-
-    /// The first step of this copy of the role in this launch, and the distance to its next step.
-    pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
-        let r = self.r;
-        self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
-    }
-
     /// Waits until a slot is filled.
     #[track_caller]
     pub(super) fn wait_filled(&self, at: &SlotAt<'t>) {
@@ -362,13 +334,33 @@ impl<'r, 't> StagedRecv<'r, 't> {
     pub fn emptied(&self, at: &SlotAt<'t>) {
         self.peer.credit(self.r, Word::Head(at.number), at.next);
     }
-
-    /// Ends the launch, which had `steps` steps.
-    #[track_caller]
-    pub fn end(self, steps: Value<'t, i64>) {
-        self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
-    }
 }
+
+/// What both ends have.
+macro_rules! both_ends {
+    ($($name:ident)*) => {$(
+        impl<'t> $name<'_, 't> {
+            /// Step `step` of this launch.
+            pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
+                self.plan.at(self.block, self.start, step)
+            }
+
+            /// The first step of this copy of the role in this launch, and the distance to its next step.
+            pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
+                let r = self.r;
+                self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
+            }
+
+            /// Ends the launch, which had `steps` steps.
+            #[track_caller]
+            pub fn end(self, steps: Value<'t, i64>) {
+                self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
+            }
+        }
+    )*};
+}
+
+both_ends!(StagedSend StagedRecv);
 
 /// Sends this block's tiles, one per step. `produce` returns the value to send for a position.
 ///
