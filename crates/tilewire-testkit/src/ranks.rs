@@ -1,4 +1,4 @@
-//! Bodies that run in every rank of a world: of threads, or of processes that meet at a store in the parent.
+//! Runs a body in every rank of a world. Ranks are threads, or processes that meet at a store in the parent.
 
 use crate::job::{Job, Member};
 use std::sync::atomic::AtomicU64;
@@ -17,7 +17,8 @@ pub fn in_processes(test: &str, ranks: usize, body: Body) {
     in_worlds(test, [ranks], body);
 }
 
-/// The same in worlds of so many processes, one after the other. `TILEWIRE_SENDRECV=full` does more, and gives it more time.
+/// Does the same in worlds of these numbers of processes, one after the other. With `TILEWIRE_SENDRECV=full` tests do
+/// more, and have more time.
 pub fn in_worlds(test: &str, ranks: impl IntoIterator<Item = usize>, body: Body) {
     let full = std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full");
     let deadline = Duration::from_secs(if full { 600 } else { 10 });
@@ -50,7 +51,7 @@ fn run_processes(test: &str, ranks: usize, deadline: Duration) {
     job.finish();
 }
 
-/// The processes, and the store they meet at, which lives in the parent.
+/// Starts the processes, and the store in the parent at which they meet.
 pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
     let secret = Secret::random().unwrap();
     let store = StoreServer::start("127.0.0.1:0", ranks, &secret, Default::default()).unwrap();
@@ -62,7 +63,7 @@ pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
     (job, store)
 }
 
-/// The processes, of which rank 0 is to host the store.
+/// Starts the processes for a job whose rank 0 hosts the store.
 pub fn start_hosted(test: &str, ranks: usize) -> Job {
     let secret = Secret::random().unwrap();
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -83,12 +84,12 @@ pub fn join_hosted(member: &mut Member) -> World {
     join_as(member, "10s", Some("rank0"))
 }
 
-/// The same, with a deadline of its own.
+/// Joins with another deadline.
 pub fn join_hosted_within(member: &mut Member, deadline: &str) -> World {
     join_as(member, deadline, Some("rank0"))
 }
 
-/// A launcher hosts the store, and waits have a deadline of their own.
+/// Joins a job whose launcher hosts the store, with another deadline for waits.
 pub fn join_within(member: &mut Member, deadline: &str) -> World {
     join_as(member, deadline, None)
 }
@@ -109,8 +110,8 @@ fn join_as(member: &mut Member, deadline: &str, host: Option<&str>) -> World {
 }
 
 pub fn words(memory: &Memory) -> Vec<&AtomicU64> {
-    // SAFETY: inside, aligned (everything a transport gives begins on a line), alive as long as the handle; only touched by
-    // atomics in these tests.
+    // SAFETY: the word is inside the memory, aligned (memory of a transport begins on a line), and alive as long as the
+    // handle. These tests touch it only by atomics.
     (0..memory.bytes() / 8)
         .map(|at| unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(at)) })
         .collect()

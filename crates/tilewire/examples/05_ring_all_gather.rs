@@ -35,7 +35,8 @@ pub fn trace(link: &dyn Transport, out: &Tensor<f32>, inp: &Tensor<f32>) -> Resu
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
     let (rounds, tiles) = (ranks - 1, len.div_ceil(TILE));
 
-    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks must run the same.
+    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks
+    // must run the same.
     let staged = Staged::<f32>::new(link, len).tile(TILE).depth(DEPTH);
     let (to, from) = (staged.with(next)?, staged.with(previous)?);
 

@@ -99,7 +99,7 @@ impl Collective {
         }
     }
 
-    /// Its algorithms. Two levels are for worlds of several domains.
+    /// The algorithms of the collective. Two levels are for worlds of several domains.
     pub fn algorithms(self) -> &'static [Algorithm] {
         match self {
             Collective::AllGather => &[Algorithm::OneShot, Algorithm::Ring, Algorithm::TwoLevel],

@@ -10,7 +10,7 @@ use tilewire_testkit::random::mixed;
 
 /// Neighbours that share a scale when quantised.
 pub const GROUP: usize = 32;
-/// The bits of an output that nobody has written.
+/// The bits of an output before it is written.
 pub const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// The data of one rank in one launch.

@@ -287,8 +287,8 @@ fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     plans
 }
 
-/// Gives the roles of the n-th plan their numbers of warps, another pair in every plan: as many as fit a block of 32 with
-/// two roles of so many copies.
+/// Gives the roles of the n-th plan their numbers of warps, another pair in every plan: as many as fit a block of 32
+/// with two roles of this many copies.
 fn set_warps(knobs: &mut Knobs, copies: usize, n: usize) {
     let numbers: Vec<u32> = [1, 2, 4, 8, 16].into_iter().filter(|warps| *warps as usize * copies <= 16).collect();
     let of = |n: usize| Some(numbers[n % numbers.len()]);

@@ -2,11 +2,13 @@
 //!
 //! A collective seldom comes first, and what it must be careful of is what was left behind:
 //!
-//! - **slots that are not read yet.** Ranks that answer each other (a ring, two phases) know most of the time that a slot is free, out of what
-//!   they have received. They do not know it of slots that another launch filled: there the credit, and the drain, are all that protects them.
-//!   Here every slot is filled, and none twice: who waits for a credit is the schedule to be checked.
-//! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and to mistake one for the
-//!   other is no mistake. Here the next rank and the one before are ahead of the others, each in its direction.
+//! - **slots that are not read yet.** Ranks that answer each other (a ring, two phases) know most of the time that a
+//!   slot is free, out of what they have received. They do not know it of slots that another launch filled: there the
+//!   credit, and the drain, are all that protects them. Here every slot is filled, and none twice: who waits for a
+//!   credit is the schedule to be checked.
+//! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and
+//!   to mistake one for the other is no mistake. Here the next rank and the one before are ahead of the others, each in
+//!   its direction.
 
 use tilewire::link::Transport;
 use tilewire::rehearsal::RehearsalRank;

@@ -54,7 +54,8 @@ impl Cases {
     }
 }
 
-/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked for.
+/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked
+/// for.
 pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
     let mut cases = Cases::default();
     let mut sendrecv = |name: &str, plan: fn(usize, usize) -> Result<Plan, RunError>| {

@@ -253,8 +253,8 @@ const BACK: Direct = |link, (out, window), inp, knobs, in_place| {
     hooked!(sendrecv(link, out, &inp.slice(0..out.len()), from, to), window, knobs, in_place)
 };
 
-/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block has
-/// less to do.
+/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block
+/// has less to do.
 fn direct(
     domains: &[Vec<usize>],
     blocks: usize,
@@ -269,8 +269,9 @@ fn direct(
         let (rank, blocks) = (link.number() as usize, if launch == 4 { 1 } else { blocks });
         let knobs =
             Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First with the neighbours alone, as in `after_neighbours`. Twice to the next rank: a single launch finds nothing that
-        // an earlier one left. Once the other way round: the next rank may be near, and far peers must differ as well.
+        // First with the neighbours alone, as in `after_neighbours`. Twice to the next rank: a single launch finds
+        // nothing that an earlier one left. Once the other way round: the next rank may be near, and far peers must
+        // differ as well.
         let trace = match launch {
             0 | 1 => DIRECT[0].1,
             2 => BACK,
@@ -284,10 +285,10 @@ fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError
     world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
 }
 
-/// The same after and between exchanges with the neighbours alone. After the first one, counters that differ from peer to
-/// peer show whether a rank takes the slots of one for those of another. The second one fills all bytes that the last launch
-/// puts into, in other slots: nothing but the drain tells a ring that they have been read. It comes late, because a put that
-/// goes too far is found where nothing was written before.
+/// The same after and between exchanges with the neighbours alone. After the first one, counters that differ from peer
+/// to peer show whether a rank takes the slots of one for those of another. The second one fills all bytes that the
+/// last launch puts into, in other slots: nothing but the drain tells a ring that they have been read. It comes late,
+/// because a put that goes too far is found where nothing was written before.
 fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
     world.plan(2 + GEOMETRIES.len(), |link, launch| match launch {
         0 => exchange(link, blocks, Primitive::Staged, 0),

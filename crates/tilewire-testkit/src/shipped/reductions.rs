@@ -108,8 +108,8 @@ enum Windows {
     InPlace,
 }
 
-/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads too early, or is not
-/// waited for, reads what is being written.
+/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads
+/// too early, or is not waited for, reads what is being written.
 fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunError> {
     let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
     // Shards of an all-reduce that are not all of one length.
@@ -161,16 +161,18 @@ struct Shape {
     slots_of_others: (usize, usize),
 }
 
-/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not read.
+/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not
+/// read.
 const SLOTS: [(usize, usize); 3] = [(128, 2), (64, 4), (64, 2)];
 
-/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more ranks than slots
-/// knows that its next slot is free. So
+/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more
+/// ranks than slots knows that its next slot is free. So
 ///
-/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put elsewhere are missed,
+/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put
+///   elsewhere are missed,
 /// - the second has the geometry of the others before it: what those left behind is what credits are needed for,
-/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of two does not know
-///   that it is read: what the drain is needed for.
+/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of
+///   two does not know that it is read: what the drain is needed for.
 fn ring_slots(ranks: usize) -> [(usize, usize); 3] {
     [(64, 2 * ranks), before::SLOTS, (128, 2)]
 }
@@ -262,8 +264,8 @@ const SHARED_SLOTS: (usize, usize) = (128, 2);
 
 /// A payload and what its neighbours have in common, as a quantised gather has them.
 fn shared_ring_gather(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
-    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of which the shared
-    // values lie where the second launch left its last payload.
+    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of
+    // which the shared values lie where the second launch left its last payload.
     let slots = [(128, (2 * link.world_size()).min(16)), SHARED_SLOTS, (320, 2)][launch];
     // An even number of tiles for every block again, and a last group that is not whole.
     let one = blocks * 4 * SHARERS - 3;

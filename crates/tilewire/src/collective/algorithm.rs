@@ -24,10 +24,10 @@ pub enum Algorithm {
     /// Every rank sends only to the next one, which passes the data on. When gathering, a rank reads arriving data once
     /// and writes it twice: to its output and to the next rank.
     Ring,
-    /// In a world of several domains, as of a [`MeshTransport`](crate::link::MeshTransport): every rank sends to its near
-    /// peers and to one rank of every other domain, which passes the data on to its own near peers. So the data crosses
-    /// the network once per other domain. The default there, unless the caller gives an algorithm, a primitive or a
-    /// window.
+    /// In a world of several domains, as of a [`MeshTransport`](crate::link::MeshTransport): every rank sends to its
+    /// near peers and to one rank of every other domain, which passes the data on to its own near peers. So the data
+    /// crosses the network once per other domain. The default there, unless the caller gives an algorithm, a primitive
+    /// or a window.
     TwoLevel,
 }
 

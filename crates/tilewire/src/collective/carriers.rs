@@ -10,22 +10,22 @@ use crate::transport::{AbortCode, Cause, Rank, TransportError, World};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What goes wrong at rank 1.
+/// The fault of rank 1's carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Writes fail.
     Fails,
-    /// Polls fail, and the carrier does not know which peer it is about.
+    /// Polls fail, and the carrier does not know the peer.
     FailsToPoll,
     /// Writes are not taken any more.
     Refuses,
-    /// Writes are taken, and never confirmed.
+    /// Writes are taken and never confirmed.
     Forgets,
-    /// The proxy stops inside of the carrier, for longer than the deadline.
+    /// The proxy stops inside the carrier, for longer than the deadline.
     Stops,
 }
 
-/// A carrier to which this happens after some writes.
+/// A carrier that shows its fault after some writes.
 struct Faulty {
     inner: LoopCarrier,
     fault: Fault,
@@ -77,7 +77,7 @@ impl Carrier for Faulty {
     }
 }
 
-/// What each of three ranks gets, if anything.
+/// The error that each of three ranks gets, if any.
 fn errors(fault: Fault, writes: usize) -> Vec<Option<RunError>> {
     let errors = Mutex::new(vec![None, None, None]);
     let ran = World::threads(3).deadline(DEADLINE).run(|world| {
@@ -87,13 +87,13 @@ fn errors(fault: Fault, writes: usize) -> Vec<Option<RunError>> {
         let sizes = ShmOptions { per_peer_bytes: Some(64 << 10), ..ShmOptions::default() };
         let link = MeshTransport::over_carriers(&world, sizes, wrap)?;
         let (inp, out) = (Tensor::<f32>::zeros(9000), Tensor::<f32>::zeros(9000));
-        // More writes than the carrier takes. A rank that is slow to build hears of the failure there.
+        // The launches make more writes than the carrier takes. A rank that is slow to build gets the error there.
         let error = match all_reduce(&link, &out, &inp).build() {
             Ok(mut sum) => (0..100).find_map(|_| sum.run().err()),
             Err(error) => Some(error),
         };
         errors.lock().unwrap()[world.rank().index()] = error;
-        // Nobody leaves before all have their error: leaving would be a cause of its own.
+        // No rank leaves before all have their errors, because leaving would be a cause of its own.
         world.bootstrap().barrier("all have theirs", Duration::from_secs(60).into())?;
         Ok(())
     });
@@ -119,7 +119,7 @@ fn named(error: &RunError) -> Vec<usize> {
     }
 }
 
-/// Ranks 0 and 2 name rank 1. Returns the error of rank 1 itself.
+/// Checks that ranks 0 and 2 name rank 1. Returns the error of rank 1 itself.
 #[track_caller]
 fn others_name_the_sick_rank(fault: Fault, writes: usize) -> RunError {
     let start = Instant::now();
@@ -138,7 +138,7 @@ fn a_carrier_that_fails_is_told_to_all_ranks_with_the_peer() {
         let sick = others_name_the_sick_rank(Fault::Fails, writes);
         match (&sick, of_proxy(&sick)) {
             (_, Some(ProxyError::Carrier { peer: Some(0 | 2), what })) => assert_eq!(what, "the cable is out"),
-            // Its wait saw the abort word that its own proxy had set.
+            // A wait of rank 1 saw the abort word that its own proxy had set.
             (RunError::PeerFailed { cause: Cause { code: AbortCode::Failed, rank: 1, .. }, .. }, _) => {}
             (other, _) => panic!("{other}"),
         }

@@ -163,7 +163,7 @@ impl<'l> Launch<'l> {
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
-            Engine::Cpu(prepared) => self.aborts.iter().all(|abort| abort.get().is_none()) && prepared.takes_shortcut(),
+            Engine::Cpu(prepared) => !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut(),
             Engine::Gpu(_) => false,
         }
     }

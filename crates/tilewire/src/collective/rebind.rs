@@ -1,8 +1,8 @@
-//! Other tensors for a kernel that is prepared: which arguments lie in the old ones, where they lie in the new ones,
-//! and what makes that impossible.
+//! Rebinding: other tensors take the place of those that a prepared kernel uses. This file finds which arguments lie in
+//! the old tensors and where they lie in the new ones, and refuses tensors that do not fit.
 //!
 //! A prepared kernel was lowered for its arguments: their rows, their alignment, and which of them share bytes. Tensors
-//! that are alike in all of that can take their place.
+//! that agree in all of these properties can take their place.
 
 use crate::ir::Type;
 use crate::tensor::{AnyTensor, Arg, Grid, Memory, ReachableFrom};
@@ -12,66 +12,66 @@ use crate::tensor::{AnyTensor, Arg, Grid, Memory, ReachableFrom};
 pub(super) struct Bound {
     /// The output and the input.
     pub tensors: [AnyTensor; 2],
-    /// Which of them peers reach: they have its address.
+    /// True for each of them that peers reach because they have its address.
     pub reached: [bool; 2],
 }
 
-/// Why other tensors cannot take the place of those that a kernel was prepared for. Nothing has changed: the kernel
-/// still uses the old ones.
+/// The reason why other tensors cannot take the place of those that a kernel was prepared for. The kernel still uses
+/// the old tensors.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RebindError {
-    /// Elements of another type.
+    /// The new tensor has elements of another type.
     #[non_exhaustive]
     Type {
         /// `output` or `input`.
         tensor: &'static str,
-        /// The type that was given.
+        /// The type of the new tensor.
         is: Type,
         /// The type of the old tensor.
         must: Type,
     },
-    /// Other rows, columns or row stride.
+    /// The new tensor has other rows, columns or another row stride.
     #[non_exhaustive]
     Shape {
         /// `output` or `input`.
         tensor: &'static str,
-        /// Rows, columns and row stride that were given.
+        /// The rows, columns and row stride of the new tensor.
         is: [usize; 3],
-        /// Those of the old tensor.
+        /// The rows, columns and row stride of the old tensor.
         must: [usize; 3],
     },
-    /// An address that is less aligned than the one the kernel was made for.
+    /// The new tensor's address is less aligned than the kernel relies on.
     #[non_exhaustive]
     Alignment {
         /// `output` or `input`.
         tensor: &'static str,
-        /// The alignment of its address, up to 64.
+        /// The alignment of the new address, at most 64.
         is: usize,
-        /// The alignment that the kernel needs there.
+        /// The alignment that the kernel relies on.
         must: usize,
     },
-    /// Memory of another place.
+    /// The new tensor's memory is reached from other places.
     #[non_exhaustive]
     Reach {
         /// `output` or `input`.
         tensor: &'static str,
-        /// Where it can be reached from.
+        /// The places from which the new tensor can be reached.
         is: ReachableFrom,
-        /// Where the old tensor could be reached from.
+        /// The places from which the old tensor could be reached.
         must: ReachableFrom,
     },
-    /// Tensors that share other bytes than before.
+    /// The new tensors do not share bytes in the way that the old ones did.
     #[non_exhaustive]
     Overlap {
         /// `output` or `input`.
         tensor: &'static str,
-        /// The other one, or the argument.
+        /// The other tensor, or the argument.
         with: String,
-        /// True if the old ones shared bytes.
+        /// True if the old tensors shared bytes.
         did: bool,
     },
-    /// A tensor that peers reach.
+    /// Peers have the address of the old tensor.
     #[non_exhaustive]
     Reached {
         /// `output` or `input`.
@@ -81,32 +81,34 @@ pub enum RebindError {
 
 errors! {
     enum RebindError {
-        Type { tensor, is, must } => "the {tensor} has elements of {is}, but the kernel was built for {must}: build it again",
+        Type { tensor, is, must } =>
+            "the {tensor} has elements of {is}, but the kernel was built for {must}: build the collective again",
         Shape { tensor, is: [rows, cols, stride], must: [had_rows, had_cols, had_stride] } =>
             "the {tensor} is [{rows}, {cols}] with rows {stride} apart, but the kernel was built for \
-             [{had_rows}, {had_cols}] with rows {had_stride} apart: build it again",
+             [{had_rows}, {had_cols}] with rows {had_stride} apart: build the collective again",
         Alignment { tensor, is, must } =>
-            "the {tensor} is aligned to {is} bytes where the kernel relies on {must}: align its buffer alike, or build it \
-             again",
+            "the {tensor} is aligned to {is} bytes where the kernel relies on {must}: align the buffer to {must} bytes, \
+             or build the collective again",
         Reach { tensor, is, must } =>
-            "the {tensor} is reached from {is}, but the kernel was built for memory reached from {must}: build it again",
-        Overlap { tensor, with, did: true } =>
-            "the {tensor} does not share the bytes with {with} that the old one shared, and the kernel was built for that: \
-             give tensors that overlap alike, or build it again",
-        Overlap { tensor, with, did: false } =>
-            "the {tensor} shares bytes with {with}, and the kernel was built for tensors that do not: give others, or \
-             build it again",
-        Reached { tensor } =>
-            "the {tensor} is in a window, or posts read it where it lies, so others have its address: all ranks build the \
+            "the {tensor} is reached from {is}, but the kernel was built for memory reached from {must}: build the \
              collective again",
+        Overlap { tensor, with, did: true } =>
+            "the {tensor} must overlap {with} exactly as the old one did, because the kernel was built for that: pass \
+             tensors that overlap in the same way, or build the collective again",
+        Overlap { tensor, with, did: false } =>
+            "the {tensor} shares bytes with {with}, but the kernel was built for tensors that do not: pass tensors that \
+             do not overlap, or build the collective again",
+        Reached { tensor } =>
+            "the {tensor} cannot be replaced, because it is in a window or posts read it in place, and other ranks or \
+             the proxy know its address: build the collective again on all ranks",
     }
 }
 
 const NAMES: [&str; 2] = ["output", "input"];
 
 impl Bound {
-    /// The arguments with these tensors in place of the old ones. `aligned`: the kernel relies on the alignment of the
-    /// old ones. `name`: the names of the arguments.
+    /// The arguments with these tensors in place of the old ones. `aligned` says that the kernel relies on the
+    /// alignment of the old tensors. `name` returns the name of an argument.
     pub(super) fn moved(
         &self,
         args: &[Arg],
@@ -154,7 +156,8 @@ impl Bound {
         }
     }
 
-    /// The memory that takes the place of this one: the same part of a new tensor, or itself.
+    /// The memory that takes the place of this one: the same part of a new tensor, or the old memory if it is no part
+    /// of a tensor.
     fn bank(
         &self,
         memory: &Memory,
@@ -172,7 +175,8 @@ impl Bound {
             }
             return Ok(part);
         }
-        // Not a part of them: it stays, and must share with the new tensors what it shared with the old ones.
+        // The memory is no part of the tensors, so it stays. It must share with the new tensors the bytes that it
+        // shared with the old ones.
         for k in 0..2 {
             let (old, new) = (self.tensors[k].memory(), to[k].memory());
             if !share_alike([old, memory], [new, memory]) {
@@ -183,7 +187,7 @@ impl Bound {
     }
 }
 
-/// True if the second two memories share what the first two share: nothing, or the same bytes of each.
+/// True if the second pair of memories overlaps exactly like the first pair, or neither pair overlaps.
 fn share_alike([a, b]: [&Memory; 2], [x, y]: [&Memory; 2]) -> bool {
     let distance = |a: &Memory, b: &Memory| a.start().addr().get().wrapping_sub(b.start().addr().get());
     match (a.overlaps(b), x.overlaps(y)) {
@@ -192,7 +196,7 @@ fn share_alike([a, b]: [&Memory; 2], [x, y]: [&Memory; 2]) -> bool {
     }
 }
 
-/// The alignment that kernels rely on.
+/// The alignment of a memory, as far as kernels rely on it: at most 64.
 fn alignment(memory: &Memory) -> usize {
     1 << memory.start().addr().get().trailing_zeros().min(6)
 }

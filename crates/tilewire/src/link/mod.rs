@@ -1,9 +1,9 @@
 //! The transports that users hold, and the one trait they implement.
 //!
 //! ```text
-//!            transport/ (segments, doors, pairing)      cuda/ (devices, streams)      schedule/ (how a peer is reached)
+//!            transport/ (segments, doors, pairing)     cuda/ (devices, streams)      schedule/ (how a peer is reached)
 //!                     └──────────────┬──────────────────────┴───────────────┬──────────────┘
-//!   World ──rendezvous──▶  ShmTransport   NvlTransport   a user's own  ──▶  dyn Transport, AnyTransport ──▶ collective/
+//!   World ──rendezvous──▶  ShmTransport   NvlTransport   a user's own  ──▶ dyn Transport, AnyTransport ──▶ collective/
 //!                                          └── Window: a tensor that peers write
 //! ```
 //! - **In**: a [`World`](crate::transport::World), and for GPUs a device. **Out**: a [`Transport`], which collectives,

@@ -596,8 +596,7 @@ impl<'k> RoleCode<'k> {
         self.t.r("add.u32", &[&self.fixed.frame, &self.scratches[scratch.index()]])
     }
 
-    // ---- barriers
-    // -----------------------------------------------------------------------------------------------------
+    // ---- barriers ---------------------------------------------------------------------------------------------------
 
     /// Barrier of the role copy.
     pub fn barrier(&mut self) {

@@ -39,8 +39,8 @@ pub trait Reach<'t> {
     /// Sets `word` of the peer to `x`, after the earlier reads of this role; publishes no data.
     fn credit(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
-    /// Sets this rank's own `word` to `x` when the bytes of all earlier deliveries of this role to the peer have been read
-    /// where they were. Only for links that post memory in place.
+    /// Sets this rank's own `word` to `x` when the bytes of all earlier deliveries of this role to the peer have been
+    /// read where they were. Only for links that post memory in place.
     ///
     /// # Panics
     /// On all other links: what they deliver they have read.

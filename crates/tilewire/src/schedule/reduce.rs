@@ -13,7 +13,7 @@
 //! ```text
 //!   owner of an input, launch n              rank that combines a part of it, launch n
 //!   DONE[block] := n + 1        ──────────▶  wait DONE[block] ≥ n + 1 of all peers
-//!                                            one each: read what all have, combine, keep it      (and put it into their windows)
+//!                                            one each: read what all have, combine, keep it (put it in their windows)
 //!   wait READY[block] ≥ n + 1   ◀──────────  READY[block] := n + 1
 //! ```
 //! DONE says that the window has been written and that its owner has reached launch n. READY says that the window may

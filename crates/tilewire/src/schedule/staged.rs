@@ -64,7 +64,7 @@ impl StagedPlan {
         let (protocol, copies) = (Protocol::Staged { slot_bytes, depth }, shape.copies);
         check_slots(shape, protocol, slot_bytes, depth)?;
         if !depth.is_multiple_of(copies as usize) {
-            let why = "its slots are shared out to copies of a role: use a depth that is a multiple of the copies";
+            let why = "its slots are divided among the copies of a role: use a depth that is a multiple of the copies";
             return Err(TransferError::Unable { protocol, why });
         }
         let max_blocks = shape.max_blocks;

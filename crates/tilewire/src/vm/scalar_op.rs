@@ -49,7 +49,8 @@ unary! {
 }
 
 binary! {
-    Add: Arithmetic = add; Sub: Arithmetic = sub; Mul: Arithmetic = mul; Div: Arithmetic = div; Min: Arithmetic = min; Max: Arithmetic = max;
+    Add: Arithmetic = add; Sub: Arithmetic = sub; Mul: Arithmetic = mul; Div: Arithmetic = div;
+    Min: Arithmetic = min; Max: Arithmetic = max;
     Rem: Integer = rem; MulHi: Integer = mul_hi; And: Integer = and; Or: Integer = or; Xor: Integer = xor;
     Shl: Integer = shl; Shr: Integer = shr;
 }

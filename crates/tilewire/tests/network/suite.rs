@@ -63,7 +63,8 @@ fn bits(out: &Tensor<f32>) -> Vec<u32> {
     out.to_vec().iter().map(|x| x.to_bits()).collect()
 }
 
-/// What sends, receives and collectives give on this rank, as bits. `transfers/every_link.rs` has everything over each network.
+/// What sends, receives and collectives give on this rank, as bits. `transfers/every_link.rs` has everything over each
+/// network.
 pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
     let (next, before) = neighbours(link);

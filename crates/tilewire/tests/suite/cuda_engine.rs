@@ -1,4 +1,5 @@
-//! The GPU engine on a GPU; without one these tests say so and pass. `TILEWIRE_REQUIRE=cuda` makes a missing GPU a failure.
+//! The GPU engine on a GPU; without one these tests say so and pass. `TILEWIRE_REQUIRE=cuda` makes a missing GPU a
+//! failure.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

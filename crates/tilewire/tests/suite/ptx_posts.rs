@@ -1,5 +1,5 @@
-//! Posts to a network proxy as PTX: random kernels that post give the entries and the bytes that the CPU engine gives, on a machine
-//! that runs PTX by its manual, and their texts assemble for every target.
+//! Posts to a network proxy as PTX: random kernels that post give the entries and the bytes that the CPU engine gives,
+//! on a machine that runs PTX by its manual, and their texts assemble for every target.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::{Queue, RoleCtx, Value, View};
@@ -50,7 +50,8 @@ struct PostingRole {
     steps: Vec<Step>,
 }
 
-/// A kernel that posts. Every turn of a role of a block has a peer of its own, so that the order of its posts can be compared.
+/// A kernel that posts. Every turn of a role of a block has a peer of its own, so that the order of its posts can be
+/// compared.
 #[derive(Clone, Debug)]
 struct Posting {
     blocks: u32,
@@ -367,8 +368,8 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
     }
 }
 
-/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits than
-/// the field for it.
+/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits
+/// than the field for it.
 #[test]
 fn a_peer_that_does_not_exist_changes_no_other_field() {
     let ring = Ring::new(4);

@@ -9,7 +9,8 @@ use tilewire::transport::{LinkKind, Rank, RankError, TransportError, World};
 use tilewire::{Knobs, Primitive, Tensor, sendrecv};
 use tilewire_testkit::random::{Random, mixed};
 
-/// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.
+/// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in
+/// packets.
 pub const SMALL: ShmOptions = ShmOptions {
     per_peer_bytes: Some(32 << 10),
     max_blocks_per_peer: Some(8),

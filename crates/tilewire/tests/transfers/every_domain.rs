@@ -1,5 +1,6 @@
-//! The suites of `sendrecv` and `collectives` again, among ranks that post to each other: one source, whose tests ask for the transport of
-//! the place that they run at. Among ranks that share memory, the tests run where they are written.
+//! The suites of `sendrecv` and `collectives` again, among ranks that post to each other: one source, whose tests ask
+//! for the transport of the place that they run at. Among ranks that share memory, the tests run where they are
+//! written.
 //!
 //! | place | domains of four ranks |
 //! |---|---|

@@ -1,8 +1,8 @@
-//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes, over networks, and
-//! over a GPU's virtual ranks. A further transport joins by one line of `every_link!`.
+//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes,
+//! over networks, and over a GPU's virtual ranks. A further transport joins by one line of `every_link!`.
 //!
-//! Without a GPU its instances say so and pass; `TILEWIRE_REQUIRE=cuda` makes that a failure. `TILEWIRE_REQUIRE=libfabric` does so for
-//! networks.
+//! Without a GPU its instances say so and pass; `TILEWIRE_REQUIRE=cuda` makes that a failure, and
+//! `TILEWIRE_REQUIRE=libfabric` does the same for networks.
 
 use std::time::Duration;
 use tilewire::collective::Rounds;

@@ -1,5 +1,5 @@
-//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow, and
-//! what a rank is told by way of another.
+//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow,
+//! and what a rank is told by way of another.
 
 use crate::posts::{mesh, run};
 use std::slice::from_ref;

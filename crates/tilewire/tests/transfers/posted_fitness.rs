@@ -1,4 +1,5 @@
-//! Links by posts that are smaller than they say: each is refused when a transfer is built, with its values and the remedy.
+//! Links by posts that are smaller than they say: each is refused when a transfer is built, with its values and the
+//! remedy.
 
 use std::time::Duration;
 use tilewire::ir::Type;
@@ -71,7 +72,8 @@ fn posted(endpoint: &mut PeerEndpoint) -> &mut PostedPeer {
     }
 }
 
-/// What is said of a transfer over links that are changed in this way; the same when it is checked and when it is built.
+/// What is said of a transfer over links that are changed in this way; the same when it is checked and when it is
+/// built.
 #[track_caller]
 fn refused(change: impl Fn(&mut PeerEndpoint, &mut LinkShape) + Sync) -> TransferError {
     let errors = World::threads(2).run(|world| {

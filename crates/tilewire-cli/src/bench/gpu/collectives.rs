@@ -111,7 +111,7 @@ impl Group {
         self.replay_all(&side)?;
         let sent = tensors.iter().map(|(x, _)| x.try_to_vec()).collect::<Result<Vec<_>, _>>()?;
         for (_, y) in &tensors {
-            // Whole numbers: their sum is the same in any order.
+            // The values are whole numbers, whose sum is the same in any order.
             let right = |(i, y): (usize, &f32)| *y == sent.iter().map(|x| x[i]).sum::<f32>();
             ensure!(y.try_to_vec()?.iter().enumerate().all(right), "ours gives something else");
         }

@@ -96,7 +96,8 @@ impl Posts<'_> {
         let words = [words[0], words[1], CAPACITY as u64, POSTS];
         let mut limit = Vec::new();
         for _ in 0..self.samples() {
-            // SAFETY: these are the arguments that the entry declares; the ring's memory lives until the stream is empty.
+            // SAFETY: these are the arguments that the entry declares; the ring's memory lives until the stream is
+            // empty.
             unsafe { push.launch(&stream, ONE, &words)? };
             let taken = taken(&ring);
             stream.sync()?;
@@ -142,7 +143,8 @@ impl Posts<'_> {
             })
         });
         let traced = traced.collect::<Result<Vec<_>, _>>()?;
-        // The counters only grow, so these kernels run once on a transport: a sample is one launch of new ranks' kernels.
+        // The counters only grow, so these kernels run once on a transport: a sample is one launch of new ranks'
+        // kernels.
         let ours = {
             let launches = links.iter().zip(&traced).map(|(link, traced)| Launch::new(link, traced));
             let mut launches = launches.collect::<Result<Vec<_>, _>>()?;
@@ -233,7 +235,7 @@ impl Posts<'_> {
     fn copies(&self, bytes: usize) -> Result<f64> {
         let (from, to) = (self.device.host_memory(bytes)?, self.device.host_memory(bytes)?);
         let copy = |from: &Memory, to: &Memory| {
-            // SAFETY: both have this many bytes, they are two memories, and nobody else uses them.
+            // SAFETY: both have this many bytes, they are two memories, and nothing else uses them.
             unsafe { std::ptr::copy_nonoverlapping(from.start().as_ptr(), to.start().as_ptr(), bytes) }
         };
         copy(&from, &to);

@@ -9,7 +9,7 @@ use super::element::Element;
 use super::math::{self, Plain};
 use super::narrow::{Bf16, F8E4M3, F8E5M2, F16};
 
-/// An integer or a float: a bound for hooks. It has the functions of [`Arithmetic`], and brings none of them into scope,
+/// An integer or a float: a bound for hooks. It has the functions of [`Arithmetic`] and brings none of them into scope,
 /// so that Rust's own numbers keep their methods where it is imported.
 ///
 /// ```

@@ -1,4 +1,5 @@
-//! Values that hosts put into tensors and must find in them, settings of a rehearsal, and the user's line beside the library's.
+//! Values that hosts put into tensors and must find in them, settings of a rehearsal, and the user's line beside the
+//! library's.
 
 use crate::checker::{clean, expect, kinds};
 use tilewire::check::{Fault, Settings, Values};

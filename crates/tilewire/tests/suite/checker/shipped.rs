@@ -1,4 +1,5 @@
-//! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines that are the right ones.
+//! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines
+//! that are the right ones.
 
 use crate::checker::clean;
 use crate::checker::mutations::OF_POSTS;
@@ -54,8 +55,8 @@ fn every_posted_schedule_is_clean_and_decided() {
     }
 }
 
-/// Everything that posts carry between two ranks. With more blocks or ranks: `direct` into windows of far peers, through
-/// outboxes and from inputs, and two staged schedules. `tilewire check all --mutate all` has the others.
+/// Everything that posts carry between two ranks. With more blocks or ranks: `direct` into windows of far peers,
+/// through outboxes and from inputs, and two staged schedules. `tilewire check all --mutate all` has the others.
 #[test]
 fn mutations_of_posted_schedules_are_caught() {
     use Mutation::{EarlyFlush, NoticeBeforeData, OutboxReused, PartsOffByOne, PostBeforePut, WrongLine};
@@ -153,7 +154,8 @@ fn every_mutation_of_every_schedule_is_caught() {
     }
 }
 
-/// Larger worlds, a few schedules: rings, trees and all-to-all, of odd and even worlds. `tilewire check all --ranks N --mutate all` runs them all.
+/// Larger worlds, a few schedules: rings, trees and all-to-all, of odd and even worlds.
+/// `tilewire check all --ranks N --mutate all` runs them all.
 #[test]
 fn mutations_of_five_and_of_eight_ranks_are_caught() {
     let (mut made, mut missed) = (0, Vec::new());
@@ -179,8 +181,8 @@ fn mutations_of_five_and_of_eight_ranks_are_caught() {
 struct Sources(HashMap<&'static str, String>);
 
 impl Sources {
-    /// Whether an event's op is what its source line says. Hosts have no line. A schedule's own signals and waits stand at the line that runs
-    /// a step of it, or where it is one step at the line that calls it.
+    /// Whether an event's op is what its source line says. Hosts have no line. A schedule's own signals and waits stand
+    /// at the line that runs a step of it, or where it is one step at the line that calls it.
     fn says(&mut self, event: &Event) -> bool {
         let Some(at) = &event.at else { return event.party == Some("the host") };
         let text = self.0.entry(at.file).or_insert_with(|| {

@@ -76,7 +76,8 @@ fn a_mebibyte_for_every_peer() {
     });
 }
 
-/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk, another one; lengths that are no whole lines.
+/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk,
+/// another one; lengths that are no whole lines.
 #[test]
 fn large_chunks_are_sent_and_kept_in_turns() {
     let cases = [(Kind::AllGather, 2051), (Kind::AllGather, (7 << 18) + 5), (Kind::AllGather, 25 << 18)];

@@ -10,7 +10,8 @@ use tilewire::{RunError, Tensor, all_reduce, all_to_all, recv, send};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Four ranks build; rank 2 does not run. Rank 0, whose deadline is short, says for whom it waited; the others hear of it.
+/// Four ranks build; rank 2 does not run. Rank 0, whose deadline is short, says for whom it waited; the others hear of
+/// it.
 fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
     let late = Rank::new(2);
     let errors = World::threads(4).deadline(LONG).run(|world| {
@@ -145,7 +146,8 @@ fn an_error_of_one_ranks_build_ends_the_others_long_before_their_deadline() {
     assert_eq!(heard_by.into_inner().unwrap(), [Cause { code: AbortCode::Failed, rank: 1, reason: 0 }; 2]);
 }
 
-/// A thread that comes to the end of its closure before it made the calls of the others: none of them, or one launch too few.
+/// A thread that comes to the end of its closure before it made the calls of the others: none of them, or one launch
+/// too few.
 #[test]
 fn a_thread_that_leaves_is_not_waited_for() {
     for launches in [0, 1, 7] {

@@ -1,5 +1,5 @@
-//! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`. All algorithms
-//! must have the same bits.
+//! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`.
+//! All algorithms must have the same bits.
 
 use crate::case::{SMALL, Way, assert_same, element, everything, floats, has_far, joined, poison, seed, threads};
 use tilewire::collective::{Reducible, Rounds};
@@ -292,7 +292,8 @@ pub fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorith
                     continue;
                 }
                 let out = Tensor::<f32>::zeros(len);
-                // Every rank gives its input transposed, with the shard; every result is doubled, and gets its position.
+                // Every rank gives its input transposed, with the shard; every result is doubled, and gets its
+                // position.
                 all_reduce(&link, &out, &inp)
                     .algorithm(algorithm)
                     .chunk_shape(rows, cols)

@@ -12,7 +12,8 @@ use tilewire::{
     gather, reduce_scatter, scatter,
 };
 
-/// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors by rank.
+/// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors
+/// by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> Vec<RunError> {
     threads(3, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;

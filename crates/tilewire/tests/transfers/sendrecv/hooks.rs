@@ -1,4 +1,5 @@
-//! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's data.
+//! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's
+//! data.
 
 use crate::case::{SMALL, Way, assert_same, data, floats, joined, poison, seed, threads};
 use tilewire::check::{Options, evaluate};

@@ -1,5 +1,5 @@
-//! What cannot be is refused, on every rank, with its own error that names the values; nothing is written, neither outputs and windows nor
-//! staging and signals, and the transport can still be used.
+//! What cannot be is refused, on every rank, with its own error that names the values; nothing is written, neither
+//! outputs and windows nor staging and signals, and the transport can still be used.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use crate::untouched::{self, output};
@@ -13,8 +13,8 @@ use tilewire::{
     Bf16, BuildError, F8E4M3, Knobs, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
 };
 
-/// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before. Gives the errors by
-/// rank.
+/// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before.
+/// Gives the errors by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> [RunError; 2] {
     let both = threads(2, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -245,7 +245,8 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), output::<u64>(4));
         if world.rank() == Rank::new(0) {
-            // Its send agrees and needs nobody; were its step counted here alone, every later message would be the wrong one.
+            // Its send agrees and needs nobody; were its step counted here alone, every later message would be the
+            // wrong one.
             let sent = send(&link, &x, peer).run();
             let received = recv(&link, &output::<u64>(5), peer).run();
             assert!(sent.is_ok() || matches!(sent, Err(RunError::Mismatch(_))), "{sent:?}");
@@ -494,8 +495,8 @@ fn memory_that_is_not_aligned_for_its_elements() {
     let result = World::threads(2).run(|_| -> Result<(), RankError> {
         let bytes = std::sync::Arc::new([0u64; 4]);
         let start = std::ptr::NonNull::from(&*bytes).cast::<u8>();
-        // SAFETY: 24 bytes from the first are inside what `bytes` keeps alive, and nobody else has it. That they are not aligned is what
-        // the call is to refuse.
+        // SAFETY: 24 bytes from the first are inside what `bytes` keeps alive, and nobody else has it. That they are
+        // not aligned is what the call is to refuse.
         let _ = unsafe { Tensor::<f32>::from_raw(start.add(1).cast(), 6, bytes) };
         Ok(())
     });
@@ -636,7 +637,8 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
         let RunError::Build(BuildError::Panicked { at, .. }) = &error else { panic!("{error}") };
         assert!(at.file == file!() && error.to_string().contains(file!()), "{error}");
     }
-    // A misuse that the library's own hook or schedule makes is listed with the library's line, under the line of the user's call.
+    // A misuse that the library's own hook or schedule makes is listed with the library's line, under the line of the
+    // user's call.
     let errors = refused(|world, link| {
         let peer = world.rank().after(1, 2);
         let x = Tensor::<f32>::zeros(6);
