@@ -182,6 +182,8 @@ fn maps_alike<In: Element, Out: Element>(
     assert_eq!(wrong.map(of), None, "{name}: (position, bits on the GPU, on the host)");
 }
 
+type Build = dyn for<'h> Fn(Map<'h, f32, f32>, &Place<'_>) -> Result<PreparedExchange<'static>, RunError>;
+
 #[test]
 fn maps_of_every_hook_agree_on_device_tensors() {
     let Some(device) = device() else { return };
@@ -190,11 +192,9 @@ fn maps_of_every_hook_agree_on_device_tensors() {
         ((i * 37) % 1013) as f32 / 7.0 - 60.0
     }
     let (n, zero): (usize, fn(usize) -> f32) = (120 * 257, |_| 0.0);
-    let like =
-        |name: &str,
-         build: &dyn for<'h> Fn(Map<'h, f32, f32>, &Place<'_>) -> Result<PreparedExchange<'static>, RunError>| {
-            maps_alike(gpu, name, (n, number), (n, zero), build);
-        };
+    let like = |name: &str, build: &Build| {
+        maps_alike(gpu, name, (n, number), (n, zero), build);
+    };
     like("copy", &|map, _| map.produce(hooks::copy()).build());
     like("gelu", &|map, _| map.produce(hooks::copy().then(hooks::gelu)).build());
     like("silu", &|map, _| map.produce(hooks::copy().then(hooks::silu)).build());

