@@ -152,15 +152,15 @@ impl Form {
         let carried = match algorithm {
             Some(Algorithm::Ring) => matches!(primitive, None | Some(Primitive::Staged)),
             Some(Algorithm::TwoPhase) => matches!(primitive, None | Some(Primitive::Staged)),
-            Some(Algorithm::OneShot) if collective == Collective::AllReduce => primitive == Some(Primitive::Packet),
+            Some(Algorithm::OneShot) if collective == Collective::AllReduce => {
+                matches!(primitive, Some(Primitive::Packet | Primitive::Direct))
+            }
             _ => true,
         };
         let combined = match (collective, primitive) {
             (Collective::ReduceScatter | Collective::AllReduce, Some(Primitive::Bulk)) => false,
-            // No rank runs its hook.
-            (Collective::AllReduce, Some(Primitive::Direct)) => false,
             (Collective::AllReduce, Some(Primitive::Packet)) => algorithm != Some(Algorithm::TwoPhase),
-            (Collective::ReduceScatter, Some(Primitive::Direct)) => consumes,
+            (Collective::ReduceScatter | Collective::AllReduce, Some(Primitive::Direct)) => consumes,
             (_, Some(Primitive::Direct)) => !consumes,
             _ => true,
         };

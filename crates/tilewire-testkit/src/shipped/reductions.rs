@@ -97,6 +97,7 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     });
     cases.add("reduce_scatter", "direct", move || in_windows(ranks, blocks, Windows::Scatter));
     cases.add("all_reduce", "direct", move || in_windows(ranks, blocks, Windows::All));
+    cases.add("all_reduce", "direct, one-shot", move || in_windows(ranks, blocks, Windows::OneShot));
     cases.add("all_reduce", "direct, in place", move || in_windows(ranks, blocks, Windows::InPlace));
 }
 
@@ -105,6 +106,7 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
 enum Windows {
     Scatter,
     All,
+    OneShot,
     InPlace,
 }
 
@@ -119,7 +121,7 @@ fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunErr
     let inputs = windows();
     let outputs = match what {
         Windows::Scatter => (0..ranks).map(|_| Tensor::zeros(one)).collect(),
-        Windows::All => windows(),
+        Windows::All | Windows::OneShot => windows(),
         Windows::InPlace => inputs.clone(),
     };
     let memories: Vec<_> = inputs.iter().map(|window| window.memory().clone()).collect();
@@ -130,7 +132,8 @@ fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunErr
             let (inp, out) = (&inputs[link.number() as usize], &outputs[link.number() as usize]);
             let reduction = match what {
                 Windows::Scatter => reduce_scatter(link, out, inp),
-                _ => all_reduce(link, out, inp).window(&link.window(&outputs)),
+                Windows::OneShot => all_reduce(link, out, inp).algorithm(Algorithm::OneShot),
+                _ => all_reduce(link, out, inp).algorithm(Algorithm::TwoPhase).window(&link.window(&outputs)),
             };
             reduction.window(&link.window(&inputs)).config(config).trace()
         })?;

@@ -8,7 +8,7 @@ use crate::ir::{BinaryOp, Type};
 ///
 /// | | [`all_gather`](super::all_gather) | [`broadcast`](super::broadcast) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
 /// |---|---|---|---|---|
-/// | `OneShot` | yes | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets |
+/// | `OneShot` | yes | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets; or reads all inputs, in windows |
 /// | `TwoPhase` | | | | large tensors: each rank combines one shard and sends the result to all ranks |
 /// | `Ring` | yes | | yes | yes |
 /// | `TwoLevel` | over domains | over domains | | |

@@ -34,6 +34,7 @@ impl Case {
         let staged = [Way::Chosen, Way::staged(256, 2), Way::staged(512, 7)];
         let (algorithm, way) = match (kind, numbers.below(5)) {
             (_, 0) => (None, Way::Chosen),
+            (Kind::AllReduce, 4) => (numbers.pick(&[None, Some(Algorithm::OneShot)]), Way::Direct),
             (_, 4) => (None, Way::Direct),
             (_, 1) => (Some(Algorithm::Ring), numbers.pick(&staged)),
             (Kind::AllReduce, 2) => (Some(Algorithm::TwoPhase), numbers.pick(&staged)),
@@ -47,6 +48,9 @@ impl Case {
         let (blocks, rounds) =
             (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         let (op, in_place) = (numbers.pick(&ReduceOp::ALL), numbers.below(3) == 0);
+        // In one shot peers read the input while outputs are written.
+        let is_read = kind == Kind::AllReduce && way == Way::Direct && algorithm == Some(Algorithm::OneShot);
+        let in_place = in_place && !is_read;
         Case { kind, op, algorithm, way, len, blocks, rounds, in_place }
     }
 
@@ -219,6 +223,7 @@ pub fn every_op_and_every_algorithm_has_the_same_bits() {
                     (Kind::AllReduce, Algorithm::Ring, Way::staged(256, 3)),
                     (Kind::ReduceScatter, Algorithm::OneShot, Way::Direct),
                     (Kind::AllReduce, Algorithm::TwoPhase, Way::Direct),
+                    (Kind::AllReduce, Algorithm::OneShot, Way::Direct),
                 ] {
                     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks)] {
                         let algorithm = Some(algorithm);
@@ -259,6 +264,7 @@ pub fn an_average_of_integers_does_not_wrap_on_its_way() {
         average((Algorithm::TwoPhase, staged))?;
         average((Algorithm::Ring, staged))?;
         average((Algorithm::TwoPhase, Way::Direct))?;
+        average((Algorithm::OneShot, Way::Direct))?;
         let (inp, out) = (Tensor::from_fn(3 * LEN, |_| mine), Tensor::<T>::zeros(LEN));
         reduce_scatter(link, &out, &inp).op(ReduceOp::Average).algorithm(Algorithm::Ring).run()?;
         assert_same(&out.to_vec(), &[mean; LEN], (T::TYPE, "reduce_scatter"));
