@@ -191,9 +191,9 @@ fn maps_of_every_hook_agree_on_device_tensors() {
     fn number(i: usize) -> f32 {
         ((i * 37) % 1013) as f32 / 7.0 - 60.0
     }
-    let (n, zero): (usize, fn(usize) -> f32) = (120 * 257, |_| 0.0);
+    const N: usize = 120 * 257;
     let like = |name: &str, build: &Build| {
-        maps_alike(gpu, name, (n, number), (n, zero), build);
+        maps_alike(gpu, name, (N, number), (N, |_| 0.0), build);
     };
     like("copy", &|map, _| map.produce(hooks::copy()).build());
     like("gelu", &|map, _| map.produce(hooks::copy().then(hooks::gelu)).build());
@@ -201,12 +201,12 @@ fn maps_of_every_hook_agree_on_device_tensors() {
     like("transpose", &|map, _| map.chunk_shape(120, 257).output_shape(257, 120).produce(hooks::transpose()).build());
     like("permute", &|map, _| map.produce(hooks::permute([8, 257, 15], [2, 0, 1])).build());
     like("gather_by", &|map, place| {
-        let index = place.tensor(n, |i| (i * 7 % n) as i32);
+        let index = place.tensor(N, |i| (i * 7 % N) as i32);
         map.produce(hooks::gather_by(&index)).build()
     });
     like("scatter_by", &|map, place| {
         // 7 and the length have no common divisor.
-        let index = place.tensor(n, |i| (i * 7 % n) as u32);
+        let index = place.tensor(N, |i| (i * 7 % N) as u32);
         map.consume(hooks::scatter_by(&index)).build()
     });
     like("mask and keep", &|map, _| {
@@ -231,13 +231,13 @@ fn maps_of_every_hook_agree_on_device_tensors() {
     like("quantise to integers, with a shared scale", &|map, _| {
         map.produce2(hooks::quantise(i8::MAX, 8)).last_per(8).consume(hooks::dequantise()).build()
     });
-    maps_alike(gpu, "swiglu", (n, number), (n / 2, |_| 0.0f32), |map, _| {
+    maps_alike(gpu, "swiglu", (N, number), (N / 2, |_| 0.0f32), |map, _| {
         map.chunk_shape(257, 120).output_shape(257, 60).produce(hooks::swiglu()).build()
     });
-    maps_alike(gpu, "cast and store", (n, number), (n, |_| 0i16), |map, _| {
+    maps_alike(gpu, "cast and store", (N, number), (N, |_| 0i16), |map, _| {
         map.produce(hooks::copy().then(|x| x.cast::<Bf16>())).consume(hooks::store()).build()
     });
-    maps_alike(gpu, "accumulate", (n, |i| Bf16::from_f32(number(i))), (n, number), |map, _| {
+    maps_alike(gpu, "accumulate", (N, |i| Bf16::from_f32(number(i))), (N, number), |map, _| {
         map.consume(hooks::accumulate()).build()
     });
 }
