@@ -4,7 +4,7 @@
 use crate::programs::data::element;
 use crate::random::Random;
 use tilewire::hooks::{self, Accumulates, Compose, Quantised};
-use tilewire::ir::scalar::{Element, Float, Integer, Number, dynamic};
+use tilewire::ir::scalar::{Arithmetic, Element, Float, Integer, Number, dynamic};
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::{Arg, Bf16, F8E4M3, F8E5M2, F16, Memory, Scalar, Tensor, Traced, map};
 
@@ -176,7 +176,7 @@ fn scaled<T: Number>() -> Sample {
     let (out, inp) = (Tensor::<T>::zeros(129), mixed::<T>(129, 11));
     let factor = Scalar::new(ordinary::<T>(1, 12).get(0));
     let traced = map(&out, &inp).produce(hooks::scale(&factor)).trace().unwrap();
-    let expected = inp.to_vec().into_iter().map(|x| Number::mul(x, factor.get())).collect();
+    let expected = inp.to_vec().into_iter().map(|x| Arithmetic::mul(x, factor.get())).collect();
     Sample::new(format!("scale {} by a scalar", T::TYPE), traced, &out, expected)
 }
 
@@ -184,7 +184,7 @@ fn scaled_by_rows<T: Number>() -> Sample {
     let (out, inp, factors) = (Tensor::<T>::zeros(65), mixed::<T>(65, 13), mixed::<T>(5, 14));
     let shaped = map(&out, &inp).chunk_shape(5, 13);
     let traced = shaped.produce(hooks::scale(hooks::per_row(&factors))).trace().unwrap();
-    let expected = (0..65).map(|k| Number::mul(inp.get(k), factors.get(k / 13))).collect();
+    let expected = (0..65).map(|k| Arithmetic::mul(inp.get(k), factors.get(k / 13))).collect();
     Sample::new(format!("scale {} by rows", T::TYPE), traced, &out, expected)
 }
 
@@ -192,7 +192,7 @@ fn scaled_by_rows<T: Number>() -> Sample {
 fn scaled_plainly() -> Sample {
     let (out, inp) = (Tensor::<Bf16>::zeros(31), mixed::<Bf16>(31, 15));
     let traced = map(&out, &inp).produce(hooks::scale(1.7)).trace().unwrap();
-    let expected = inp.to_vec().into_iter().map(|x| Number::mul(x, Bf16::from_f32(1.7))).collect();
+    let expected = inp.to_vec().into_iter().map(|x| Arithmetic::mul(x, Bf16::from_f32(1.7))).collect();
     Sample::new("scale bf16 by 1.7", traced, &out, expected)
 }
 
@@ -203,7 +203,8 @@ fn biased<T: Number>() -> Sample {
     let shaped = map(&out, &inp).chunk_shape(5, 13);
     let by_column = hooks::bias(hooks::per_col(&columns));
     let traced = shaped.produce(by_column.then_at(|c, x| x + hooks::Operand::value(&hooks::per_element(&rest), c)));
-    let expected = (0..65).map(|k| Number::add(Number::add(inp.get(k), columns.get(k % 13)), rest.get(k))).collect();
+    let expected =
+        (0..65).map(|k| Arithmetic::add(Arithmetic::add(inp.get(k), columns.get(k % 13)), rest.get(k))).collect();
     Sample::new(format!("bias {}", T::TYPE), traced.trace().unwrap(), &out, expected)
 }
 
@@ -221,7 +222,7 @@ fn accumulated<Out: Accumulates, T: Number>() -> Sample {
     let traced = map(&out, &inp).consume(hooks::accumulate()).trace().unwrap();
     let sum = |k: usize| {
         let (a, b) = (cast::<Out, Out::Sum>(before[k]), cast::<T, Out::Sum>(inp.get(k)));
-        cast::<Out::Sum, Out>(Number::add(a, b))
+        cast::<Out::Sum, Out>(Arithmetic::add(a, b))
     };
     let expected = (0..131).map(sum).collect();
     Sample::new(format!("accumulate {} into {}", T::TYPE, Out::TYPE), traced, &out, expected)
@@ -250,7 +251,7 @@ fn bias_gelu<T: Float>() -> Sample {
     let (out, inp, bias) = (Tensor::<T>::zeros(6 * 21), ordinary::<T>(6 * 21, 22), ordinary::<T>(21, 23));
     let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
     let traced = map(&out, &inp).chunk_shape(6, 21).produce(hook).trace().unwrap();
-    let expected = (0..126).map(|k| from_f32(gelu(as_f32(Number::add(inp.get(k), bias.get(k % 21)))))).collect();
+    let expected = (0..126).map(|k| from_f32(gelu(as_f32(Arithmetic::add(inp.get(k), bias.get(k % 21)))))).collect();
     Sample::new(format!("bias and gelu {}", T::TYPE), traced, &out, expected)
 }
 
@@ -324,8 +325,8 @@ pub fn quantised_and_back<In: Element, Out: Element, Q: Element>(inp: &[In], lar
     let mut expected = Vec::new();
     for group in inp.chunks(group) {
         let magnitudes = group.iter().map(|&x| as_f32(x).abs());
-        let most = magnitudes.reduce(Number::max).unwrap();
-        let scale = Number::max(most * (1.0 / as_f32(largest)), f32::MIN_POSITIVE);
+        let most = magnitudes.reduce(Arithmetic::max).unwrap();
+        let scale = Arithmetic::max(most * (1.0 / as_f32(largest)), f32::MIN_POSITIVE);
         for &x in group {
             let x = as_f32(x) * (1.0 / scale);
             let x = if Q::TYPE.is_float() { x } else { Float::round_even(x) };

@@ -21,19 +21,34 @@ pub fn in_processes(test: &str, ranks: usize, body: Body) {
 /// more, and have more time.
 pub fn in_worlds(test: &str, ranks: impl IntoIterator<Item = usize>, body: Body) {
     let full = std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full");
-    if let Some(mut member) = Member::of_this_process() {
-        let world = join_within(&mut member, if full { "10m" } else { "10s" });
-        let result = body(&world).map_err(|error| error.to_string());
-        return member.report(format!("{result:?}"));
+    let deadline = Duration::from_secs(if full { 600 } else { 10 });
+    if !is_member(deadline, body) {
+        ranks.into_iter().for_each(|ranks| run_processes(test, ranks, deadline));
     }
-    for ranks in ranks {
-        let (mut job, _store) = start(test, ranks);
-        if full {
-            job.allow(Duration::from_secs(3600));
-        }
-        job.expect(0..ranks, "Ok(())");
-        job.finish();
+}
+
+/// As [`in_processes`], where a wait may last as long as `deadline`.
+pub fn in_processes_within(test: &str, ranks: usize, deadline: Duration, body: Body) {
+    if !is_member(deadline, body) {
+        run_processes(test, ranks, deadline);
     }
+}
+
+/// True in a process that a test has started: it has run the body, and reported.
+fn is_member(deadline: Duration, body: Body) -> bool {
+    let Some(mut member) = Member::of_this_process() else { return false };
+    let world = join_within(&mut member, &format!("{}s", deadline.as_secs()));
+    let result = body(&world).map_err(|error| error.to_string());
+    member.report(format!("{result:?}"));
+    true
+}
+
+fn run_processes(test: &str, ranks: usize, deadline: Duration) {
+    let (mut job, _store) = start(test, ranks);
+    // Several waits may be late.
+    job.allow(6 * deadline);
+    job.expect(0..ranks, "Ok(())");
+    job.finish();
 }
 
 /// Starts the processes, and the store in the parent at which they meet.

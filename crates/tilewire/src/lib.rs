@@ -94,8 +94,9 @@
 //! In the repository, docs/ has a guide and a list of the examples. ARCHITECTURE.md describes the internals, the
 //! invariants and the memory model.
 #![warn(missing_docs)]
-// Parts of `transport` and `tensor` serve GPUs alone, so only builds with all features warn about dead code.
-#![cfg_attr(not(all(feature = "check", feature = "cuda")), allow(dead_code, unused_imports))]
+// Parts of `transport` and `tensor` serve GPUs or networks alone, so only builds with all of these features warn about
+// dead code.
+#![cfg_attr(not(all(feature = "check", feature = "cuda", feature = "fabric")), allow(dead_code, unused_imports))]
 
 // First, since its macros are used everywhere.
 #[macro_use]

@@ -3,11 +3,8 @@
 use super::posted::{Trace, floats, len, plan, slots, world};
 use super::{Cases, GEOMETRIES, before};
 use tilewire::collective::Rounds;
-use tilewire::hook::Regs;
-use tilewire::link::Transport;
+use tilewire::link::{Staged, Transport};
 use tilewire::rehearsal::RehearsalRank;
-use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-use tilewire::transport::Protocol;
 use tilewire::{Algorithm, Knobs, Rank, RunError, Traced, all_gather, all_to_all, broadcast, kernel};
 
 /// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
@@ -54,28 +51,24 @@ fn ahead(link: &RehearsalRank, blocks: usize, domains: &[Vec<usize>]) -> Result<
     let near = near.and_then(|domain| domain.iter().filter(|&&rank| rank > 0).min());
     let (slot_bytes, depth) = before::SLOTS;
     let (len, tile) = (blocks * depth * slot_bytes / 4, slot_bytes / 4);
-    let (protocol, tiling) = (Protocol::Staged { slot_bytes, depth }, Tiling::flat(len, tile, blocks));
-    let packing = Packing::new(<f32 as Regs>::TYPES, tile);
-    let plan = |peer| StagedPlan::new(&link.link(peer), slot_bytes, depth, blocks)?.from_block(blocks);
+    let staged = Staged::<f32>::new(link, len).tile(tile).depth(depth).blocks(blocks).from_block(blocks);
     let (first, near) = (Rank::new(0), near.map(|&rank| Rank::new(rank as u32)));
     let x = floats(len);
     Ok(match near {
         Some(near) if link.rank() == first => {
-            let plan = plan(near)?;
+            let leg = staged.with(near)?;
             kernel("ahead", |k| {
                 k.blocks(blocks as u32);
-                let (x, tx) = (k.input(&x).named("input"), link.sender(k, near, protocol, None));
-                k.role("send", 4).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
+                let (x, tx) = (k.input(&x).named("input"), leg.sender(k));
+                k.role("send", 4).run(|r| tx.send(r, |at| x.load(at.pos)));
             })?
         }
         Some(near) if link.rank() == near => {
-            let plan = plan(first)?;
+            let leg = staged.with(first)?;
             kernel("ahead", |k| {
                 k.blocks(blocks as u32);
-                let (x, rx) = (k.output(&x).named("output"), link.receiver(k, first, protocol));
-                k.role("receive", 4).run(|r| {
-                    recv_tiles::<f32>(r, &rx, plan, tiling, packing, |at, v| x.store(at.pos, v));
-                });
+                let (x, rx) = (k.output(&x).named("output"), leg.receiver(k));
+                k.role("receive", 4).run(|r| rx.recv(r, |at, v| x.store(at.pos, v)));
             })?
         }
         _ => kernel("nothing", |k| k.main(|_| {}))?,

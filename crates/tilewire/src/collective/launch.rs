@@ -98,8 +98,7 @@ impl<'l> Launch<'l> {
         let LaunchOptions { deadline, watched, stores, unroll } = options;
         let first = hosts.first().expect("a launch over at least one transport");
         let Traced { kernel, args } = traced;
-        let mut kernel = Box::new(kernel);
-        kernel.name_peers(first.rank().number());
+        let kernel = Box::new(kernel);
         // Waits drive the proxy: without them, posts would stay in their ring.
         let watched = watched || hosts.iter().any(|host| host.door().is_some_and(|door| door.proxy().is_some()));
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
@@ -193,6 +192,12 @@ impl<'l> Launch<'l> {
     /// The arguments it is bound to.
     pub(super) fn args(&self) -> &[Arg] {
         &self.args
+    }
+
+    /// The name of a parameter, for messages.
+    pub(super) fn param_name(&self, k: usize) -> String {
+        let me = self.hosts.first().map_or(0, |host| host.rank().number());
+        self.kernel.params.keys().nth(k).map_or(String::new(), |param| self.kernel.name_for(param, me))
     }
 
     /// Binds other arguments, which are like the old ones: on the CPU the kernel is lowered again, on a GPU its

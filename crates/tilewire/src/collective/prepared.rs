@@ -169,8 +169,7 @@ impl<'l> PreparedExchange<'l> {
     }
 
     fn rebind_any(&mut self, to: [AnyTensor; 2]) -> Result<(), RunError> {
-        let kernel = self.launch.kernel();
-        let name = |k: usize| kernel.params.values().nth(k).map_or(String::new(), |param| param.name().to_string());
+        let name = |k: usize| self.launch.param_name(k);
         let args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         self.launch.rebind(args)?;
         self.bound.tensors = to;

@@ -25,7 +25,7 @@ use crate::transport::{
     Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
     TransportError, World,
 };
-use domains::{are_apart, check, found};
+use domains::{are_apart, check, domain_of, found};
 use far::{FarMemory, FarPeer, lines_of, sent_lines};
 use std::fmt;
 use std::sync::Arc;
@@ -555,7 +555,7 @@ impl Transport for MeshTransport {
     }
 
     fn domain(&self, rank: Rank) -> Option<usize> {
-        self.domains.iter().position(|domain| domain.contains(&rank.number()))
+        domain_of(&self.domains, rank)
     }
 
     #[inline]

@@ -88,7 +88,9 @@ impl Packing {
 
     /// The first byte of a part.
     pub fn offset(&self, part: usize) -> usize {
-        (0..part).map(|part| (self.types[part].size() * self.count(part)).next_multiple_of(Self::ALIGN)).sum()
+        let aligned = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGN).unwrap_or(usize::MAX);
+        let bytes = |part: usize| aligned(self.types[part].size().saturating_mul(self.count(part)));
+        (0..part).map(bytes).fold(0, usize::saturating_add)
     }
 
     /// Bytes of all parts.

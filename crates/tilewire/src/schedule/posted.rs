@@ -4,7 +4,7 @@
 //! If `direct` copies an input unchanged, there is no outbox. The kernel posts the input itself, and a flush tells when
 //! it has been read.
 
-use super::peer::{Reach, Spans, Word};
+use super::peer::{NO_PACKETS, Reach, Spans, Word};
 use crate::hook::{AnyValue, Block, Queue, Region, RoleCtx, Slots, Value, View};
 use crate::ir::{Access, Part, Type};
 use crate::tensor::Memory;
@@ -59,7 +59,7 @@ impl<'t> PostedReach<'t> {
         let (part, takes) = match protocol {
             Protocol::Direct { .. } => (Part::Done, ("ready", &here.ready)),
             Protocol::Staged { .. } | Protocol::Bulk { .. } => (Part::Tail, ("head", &here.head)),
-            Protocol::Packet => panic!("packets do not travel by posts"),
+            Protocol::Packet => panic!("{NO_PACKETS}"),
         };
         let outbox = Bytes::Own(k.region("outbox", std::slice::from_ref(&posted.outbox)));
         Self::bind(k, endpoint, outbox, posted.queue_for(part), takes)
@@ -91,7 +91,7 @@ impl<'t> PostedReach<'t> {
         let takes = match protocol {
             Protocol::Direct { .. } => ("done", &here.signals.done),
             Protocol::Staged { .. } | Protocol::Bulk { .. } => ("tail", &here.signals.tail),
-            Protocol::Packet => panic!("packets do not travel by posts"),
+            Protocol::Packet => panic!("{NO_PACKETS}"),
         };
         let staging = Bytes::Own(k.region("staging", std::slice::from_ref(&here.staging)));
         Self::bind(k, endpoint, staging, posted.queue_for(Part::Ready), takes)
@@ -133,7 +133,7 @@ impl<'t> PostedReach<'t> {
             Word::Ready(_) => self.lines.ready,
             Word::Done(_) => self.lines.done,
             Word::Sent(_) => self.lines.sent,
-            Word::PacketHead(_) => panic!("packets do not travel by posts"),
+            Word::PacketHead(_) => panic!("{NO_PACKETS}"),
         };
         word.index() + first as i64
     }
@@ -189,18 +189,6 @@ impl<'t> Reach<'t> for PostedReach<'t> {
             _ => self.takes,
         };
         r.wait(slots.slot(0, word.index()), x);
-    }
-
-    fn packet_put(&self, _: Value<'t, i64>, _: Value<'t, u64>, _: Value<'t, u32>) {
-        panic!("packets do not travel by posts");
-    }
-
-    fn packet_get(&self, _: Value<'t, i64>, _: Value<'t, u32>) -> Value<'t, u64> {
-        panic!("packets do not travel by posts");
-    }
-
-    fn packet_clear(&self, _: Value<'t, i64>) {
-        panic!("packets do not travel by posts");
     }
 
     fn starts(&self) -> View<'t, u64> {

@@ -2,7 +2,6 @@
 //! keeps no order. Everything is tried with confirmations by the provider and by echo.
 
 mod opening;
-mod speed;
 mod strangers;
 mod windows;
 

@@ -578,6 +578,7 @@ fn a_hook_that_panics() {
 #[test]
 #[cfg(feature = "check")]
 fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
+    use tilewire::link::Staged;
     use tilewire::rehearsal::Rehearsal;
     use tilewire::schedule::{BulkPlan, StagedPlan};
     use tilewire::transport::layout::Geometry;
@@ -607,6 +608,19 @@ fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
         let error = BulkPlan::new(plan(slot_bytes, 2, 1).unwrap()).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+    // The same of the numbers of a whole pipeline.
+    let staged = Staged::<(i8, f32)>::new(link, 1000);
+    let error = |staged: Staged<'_, (i8, f32)>, peer| staged.with(Rank::new(peer)).err().expect("it does not fit");
+    for tile in [1 << 30, usize::MAX] {
+        let error = error(staged.tile(tile), 1);
+        assert!(matches!(error, TransferError::SlotTooLarge { depth: 4, .. }), "{error}");
+    }
+    assert!(matches!(error(staged.depth(5), 1), TransferError::Depth { depth: 5, min: 2, max: 4, .. }));
+    assert_eq!(error(staged.blocks(3), 1), TransferError::Blocks { blocks: 3, max: 2 });
+    assert_eq!(error(staged.from_block(2), 1), TransferError::Blocks { blocks: 3, max: 2 });
+    assert_eq!(error(staged, 0), TransferError::SelfTransfer { rank: Rank::new(0) });
+    assert_eq!(error(staged, 7), TransferError::NoSuchPeer { peer: Rank::new(7), world_size: 2 });
+    assert!(staged.with(Rank::new(1)).is_ok());
 }
 
 #[test]
