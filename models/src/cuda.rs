@@ -1,4 +1,4 @@
-//! `cuda/gang.rs` with launches that only count.
+//! `cuda/gang.rs`, with launches that are only counted.
 
 #[path = "../../crates/tilewire/src/cuda/gang.rs"]
 mod gang;
@@ -67,7 +67,7 @@ pub(crate) mod models {
             self.gang.arrive(&ends, order, &Arc::default());
         }
 
-        /// After this rank has flushed all its launches have started.
+        /// Flushes this rank. Afterwards all its launches have started.
         fn flush(&self, rank: u32, launches: usize) {
             self.gang.flush(rank as usize);
             let started = self.log.lock().unwrap().iter().filter(|&&stream| stream == rank as usize).count();
@@ -96,8 +96,8 @@ pub(crate) mod models {
         });
     }
 
-    /// Rank 0 sends, flushes, and then receives; rank 1 does both in one launch. The first to flush waits for the other,
-    /// and continues only because it learns that the other flushes as well.
+    /// Rank 0 sends, flushes, and then receives; rank 1 does both in one launch. The first to flush waits for the
+    /// other, and continues only because it learns that the other flushes as well.
     pub(crate) fn flushing(bounds: &Bounds) {
         bounds.check(3, || {
             let ranks = Ranks::new();

@@ -1,4 +1,4 @@
-//! `ir/ring.rs`, which `tensor/ring.rs` computes with, and the parts of a kernel that `cuda/gang.rs` reads; no model has a
+//! `ir/ring.rs`, which `tensor/ring.rs` uses, and the parts of a kernel that `cuda/gang.rs` reads. No model has a
 //! kernel.
 
 #[path = "../../crates/tilewire/src/ir/ring.rs"]

@@ -1,31 +1,33 @@
-//! The lock-free files of tilewire in all orders that the memory model allows: `cargo run --manifest-path models/Cargo.toml`, with a
-//! model's name to run that one alone.
+//! The lock-free files of tilewire in all orders that the memory model allows:
+//! `cargo run --manifest-path models/Cargo.toml`, with a model's name to run that one alone.
 //!
-//! The files are the library's own, compiled here a second time: `crate::sync` is loom's in this program ([`sync`]), and what surrounds
-//! the files is as small as they allow ([`vm`], [`transport`], [`cuda`], [`ir`], [`tensor`]). Every model is bounded: two or three threads, one
-//! or two rounds, and a bound on the preemptions: the least with which all of its planted bugs are found.
+//! The files are the library's own, compiled here a second time: `crate::sync` is loom's in this program ([`sync`]),
+//! and the code around the files is as small as possible ([`vm`], [`transport`], [`cuda`], [`ir`], [`tensor`]). Every
+//! model is bounded: two or three threads, one or two rounds, and the lowest limit on preemptions with which all of its
+//! planted bugs are found.
 //!
 //! | model | shows |
 //! |---|---|
-//! | `ring` | two producers, one consumer, a ring of one entry: what arrives is whole, arrives once, and comes after the bytes it names |
+//! | `ring` | two producers, one consumer, a ring of one entry: every entry is whole, arrives once, and comes after the bytes it names |
 //! | `laps` | the same with three entries in rings of one and two: an entry is written again only after it was read |
 //! | `empty` | a ring with room takes an entry; one that says it is not empty gives an entry, one that is empty gives none |
-//! | `launch` | two launches of a job with a helper: every instance runs once, and the launcher sees all that the helper wrote |
-//! | `stalled` | the host is told that all wait only when all do |
-//! | `doorbell` | a sleeper and a signaller with a full fence: no wake-up is lost, and nobody stays counted |
-//! | `sleepers` | two sleepers, each with a signal of its own: a late riser takes no sleeper away |
-//! | `without_fence` | without the fence a wake-up can be lost: why naps are bounded |
+//! | `launch` | two launches of a job with a helper: every instance runs once, and the launcher sees everything that the helper wrote |
+//! | `stalled` | the host hears that all instances wait only when all do |
+//! | `doorbell` | a sleeper and a signaller with a full fence: no wake-up is lost, and no sleeper stays counted |
+//! | `sleepers` | two sleepers, each with its own signal: one that wakes late does not remove the other from the count |
+//! | `without_fence` | without the fence a wake-up can be lost, which is why naps are bounded |
 //! | `hand_over`, `hand_over_again` | a waiting thread that sleeps hands its posts to the proxy's thread: it is woken, every time |
-//! | `ended` | the proxy's thread hears that it is to end |
-//! | `gang` | two ranks that need each other: both start, once, and nobody stays in `flush` |
+//! | `ended` | the proxy's thread learns that it must end |
+//! | `gang` | two ranks that need each other: both start, once, and none stays in `flush` |
 //! | `flushing` | a rank that flushes before it comes again lets the other start |
 //!
-//! `models/mutants` lists planted bugs, each with the model that must find it; `.ci/models --mutants` plants them one by one.
+//! `models/mutants` lists planted bugs, each with the model that must find it; `.ci/models --mutants` plants them one
+//! by one.
 //!
-//! What loom cannot show: a load that sees a store which comes later in another thread's program (load buffering). That the release
-//! and acquire of `taken` in the ring keep a producer's stores behind the consumer's loads is therefore not judged directly. They are
-//! needed for the order of two producers' stores to an entry as well, and that is judged. Nor can it show orders of `SeqCst` accesses,
-//! of which there are none, and anything between processes.
+//! Loom cannot show a load that sees a store which comes later in another thread's program (load buffering). So no
+//! model tests directly that the release and acquire of `taken` keep a producer's stores behind the consumer's loads.
+//! These orders also keep two producers' stores to an entry in order, and that is tested. Loom cannot show orders of
+//! `SeqCst` accesses either, of which there are none, nor anything between processes.
 #![allow(dead_code)] // parts of the files have no use here
 
 mod cuda;
@@ -57,13 +59,13 @@ const MODELS: &[Model] = &[
     ("flushing", cuda::models::flushing),
 ];
 
-/// How far a model is explored, and how many orders that were.
+/// Explores models with bounded preemptions, and counts the orders that were explored.
 struct Bounds {
     orders: AtomicUsize,
 }
 
 impl Bounds {
-    /// Runs a model in all orders with at most so many preemptions.
+    /// Runs a model in all orders with at most this many preemptions.
     fn check(&self, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
         static ORDERS: AtomicUsize = AtomicUsize::new(0);
         let before = ORDERS.load(Ordering::Relaxed);
@@ -77,7 +79,7 @@ impl Bounds {
     }
 }
 
-/// Not one of the above: it must fail.
+/// A model that must fail, so it is not in the list above.
 const LOST: Model = ("lost_wake_up", transport::models::lost_wake_up);
 
 fn main() {

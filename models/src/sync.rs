@@ -1,4 +1,4 @@
-//! What `crates/tilewire/src/sync.rs` names, of loom.
+//! The names of `crates/tilewire/src/sync.rs`, with loom's types.
 
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -6,15 +6,15 @@ pub(crate) use loom::thread::yield_now;
 pub(crate) use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Loom knows no time: whoever sleeps lets others run.
+/// Loom knows no time, so a sleeping thread lets others run.
 pub(crate) fn sleep(_: Duration) {
     yield_now();
 }
 
-/// No instruction; it does not order what other threads see.
+/// A compiler fence is no instruction, and does not order anything for other threads.
 pub(crate) fn compiler_fence(_: Ordering) {}
 
-/// A clock that stands: naps and deadlines are never over, so a lost wake-up is a deadlock, which loom finds.
+/// A clock that stands still. Naps and deadlines never end, so a lost wake-up is a deadlock, which loom finds.
 #[derive(Clone, Copy)]
 pub(crate) struct Instant;
 
@@ -28,7 +28,8 @@ impl Instant {
     }
 }
 
-/// A shared value with the orders of the standard library's `Arc`. Loom's own orders what its count is read for, which std's does not.
+/// A shared value with the memory orders of the standard library's `Arc`. In loom's own `Arc`, reading the count orders
+/// accesses, which it does not in std's.
 pub(crate) struct Arc<T> {
     value: std::sync::Arc<T>,
     count: std::sync::Arc<AtomicUsize>,

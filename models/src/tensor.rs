@@ -15,7 +15,8 @@ mod memory {
     use std::sync::Arc;
 
     thread_local! {
-        /// By address; a word belongs to the memory that made it. Threads of a model are coroutines of one thread.
+        /// The words by address. A word belongs to the memory that made it. Threads of a model are coroutines of one
+        /// thread.
         static WORDS: RefCell<BTreeMap<usize, *const AtomicU64>> = const { RefCell::new(BTreeMap::new()) };
     }
 
@@ -33,14 +34,14 @@ mod memory {
         words: Vec<NonNull<AtomicU64>>,
     }
 
-    // SAFETY: the words are atomics, which may be shared; they are freed by the last owner.
+    // SAFETY: the words are atomics, which may be shared, and the last owner frees them.
     unsafe impl Send for Words {}
     // SAFETY: as above.
     unsafe impl Sync for Words {}
 
     impl Memory {
         pub(crate) fn zeroed_shared(bytes: usize) -> Memory {
-            // Nothing is ever read there: only addresses are computed. Memories lie one after the other, with a gap.
+            // These addresses are only computed with, and never read. Memories follow each other with a gap.
             let last = WORDS.with_borrow(|words| words.last_key_value().map_or(1 << 20, |(&last, _)| last));
             let start = (last + 1).next_multiple_of(4096);
             let make = |k: usize| {
@@ -79,7 +80,7 @@ mod memory {
             true
         }
 
-        /// All threads' own.
+        /// The thread that the memory belongs to, if it belongs to one. Here all threads share it.
         pub(crate) fn home(&self) -> Option<()> {
             None
         }
@@ -93,7 +94,7 @@ mod memory {
         fn drop(&mut self) {
             for (k, word) in self.words.iter().enumerate() {
                 WORDS.with_borrow_mut(|words| words.remove(&(self.start + 8 * k)));
-                // SAFETY: made by `zeroed_shared`, freed once.
+                // SAFETY: `zeroed_shared` has made it, and it is freed once.
                 drop(unsafe { Box::from_raw(word.as_ptr()) });
             }
         }
@@ -118,14 +119,14 @@ pub(crate) mod models {
     use loom::thread;
     use std::sync::Arc;
 
-    /// A ring, and the bytes that entry k names: one cell each. Loom sees it when a cell is read before its store.
+    /// A ring, and one cell for the bytes that each entry names. Loom finds a cell that is read before its store.
     struct Wire {
         ring: Ring,
         capacity: u64,
         bytes: Vec<UnsafeCell<u64>>,
     }
 
-    /// Entry k: every word of it depends on k.
+    /// Entry k. Every word of it depends on k.
     fn entry(k: u64) -> Posted {
         Posted {
             peer: k as u32,
@@ -141,8 +142,8 @@ pub(crate) mod models {
             Arc::new(Wire { ring: Ring::new(capacity), capacity: capacity as u64, bytes })
         }
 
-        /// A producer that tries each of these entries once, in order; gives those that the ring had room for. Loom also runs
-        /// schedules that are not fair, in which producers that tried again would do so forever.
+        /// A producer that tries each of these entries once, in order. Returns the entries that the ring had room for.
+        /// Loom also runs unfair schedules, in which a producer that tried again could do so forever.
         fn produces(self: &Arc<Wire>, entries: &'static [u64]) -> thread::JoinHandle<Vec<u64>> {
             let wire = self.clone();
             thread::spawn(move || entries.iter().copied().filter(|&k| wire.push(k)).collect())
@@ -152,13 +153,13 @@ pub(crate) mod models {
         fn push(&self, k: u64) -> bool {
             let queue = self.ring.queue(3);
             let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
-            // SAFETY: loom checks that nobody else is there.
+            // SAFETY: loom checks that no other thread accesses the cell.
             self.bytes[k as usize].with_mut(|bytes| unsafe { *bytes = 50 + k });
             // SAFETY: the memory of a ring of this capacity.
             unsafe { push(entries, tickets, self.capacity, &entry(k).words()) }
         }
 
-        /// The next entry, which must be whole and come after its bytes; gives its number.
+        /// Takes the next entry, which must be whole and come after its bytes. Returns its number.
         fn pop(&self) -> Option<u64> {
             let posted = self.ring.pop()?.expect("an entry that a producer writes");
             let k = posted.peer.into();
@@ -168,8 +169,8 @@ pub(crate) mod models {
             Some(k)
         }
 
-        /// Looks `looks` times beside the producers and then until nothing comes; every entry that was appended must come once,
-        /// those of a producer in its order.
+        /// Looks `looks` times beside the producers, and then until the ring is empty. Every appended entry must arrive
+        /// once, and the entries of one producer in their order.
         fn consume<const N: usize>(&self, looks: usize, producers: [thread::JoinHandle<Vec<u64>>; N]) {
             let mut taken: Vec<u64> = (0..looks).filter_map(|_| self.pop()).collect();
             let appended = producers.map(|producer| producer.join().unwrap());

@@ -1,4 +1,5 @@
-//! `transport/doorbell.rs` and `transport/proxy/duty.rs` over a mapping that is one word, and a futex that never times out.
+//! `transport/doorbell.rs` and `transport/proxy/duty.rs` over a mapping that is one word, and a futex that never times
+//! out.
 
 #[path = "../../crates/tilewire/src/transport/doorbell.rs"]
 pub(crate) mod doorbell;
@@ -69,7 +70,7 @@ pub(crate) mod models {
         bell.ring();
     }
 
-    /// As many threads as there are slots, each waiting for its own, which this one sets one after the other.
+    /// Starts one thread per slot, which waits for that slot. This thread sets the slots one after the other.
     fn signalled(slots: usize, fenced: bool) {
         let (bell, slots) = (bell(), Vec::from_iter((0..slots).map(|_| Arc::new(AtomicBool::new(false)))));
         let sleepers: Vec<_> = slots.iter().map(|slot| waits_for(&bell, slot)).collect();
@@ -86,8 +87,9 @@ pub(crate) mod models {
         bounds.check(3, || signalled(2, true));
     }
 
-    /// The signaller of the library has no fence. Its store of the slot may pass its load of the bell, and the sleeper then sleeps until its
-    /// nap is over. Here naps never end, so loom reports a deadlock; it aborts the process, so this runs in one of its own.
+    /// The signaller of the library has no fence. Its store of the slot may pass its load of the bell, and the sleeper
+    /// then sleeps until its nap is over. Here naps never end, so loom reports a deadlock; it aborts the process, so
+    /// this runs in one of its own.
     pub(crate) fn without_fence(_: &Bounds) {
         let program = std::env::current_exe().expect("this program");
         let output = std::process::Command::new(program).arg("lost_wake_up").output().expect("it runs again");
@@ -99,7 +101,7 @@ pub(crate) mod models {
         bounds.check(4, || signalled(1, false));
     }
 
-    /// A proxy that a thread serves: posts that are to be delivered, and the slot that moves when they are, with the bell of
+    /// A proxy that a thread serves: the posts to deliver, the slot that moves when they are delivered, and the bell of
     /// the rank that waits for it.
     struct Served {
         duty: Duty,
@@ -118,9 +120,9 @@ pub(crate) mod models {
             self.posted.store(true, Ordering::Release);
         }
 
-        /// As `Proxy::step`. Only one thread steps in these models, so no lock is needed.
+        /// Like `Proxy::step`. Only one thread steps in these models, so no lock is needed.
         fn step(&self) -> bool {
-            // Acquire, and release in `post`, as the turn of an entry in the ring.
+            // Acquire here and release in `post`, like the turn of an entry in the ring.
             let is_posted = self.posted.load(Ordering::Acquire);
             if is_posted {
                 self.posted.store(false, Ordering::Relaxed);
@@ -149,7 +151,7 @@ pub(crate) mod models {
         });
     }
 
-    /// The same twice: the thread sleeps in between, or is about to.
+    /// Does the same twice. In between the thread sleeps, or is about to.
     pub(crate) fn hand_over_again(bounds: &Bounds) {
         bounds.check(2, || {
             let (proxy, thread) = served();
@@ -165,7 +167,7 @@ pub(crate) mod models {
         });
     }
 
-    /// A thread that is told to end does, whatever it was told before.
+    /// A thread that is told to end does so, whatever it was told before.
     pub(crate) fn ended(bounds: &Bounds) {
         bounds.check(4, || {
             let (proxy, thread) = served();

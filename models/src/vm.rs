@@ -41,7 +41,7 @@ mod machine {
         pub stop: Stop,
         pub watch: Watch,
         pub waits: bool,
-        /// How often it ran. Loom sees who touches it without an order.
+        /// How often the machine ran. Loom finds unordered accesses to it.
         pub result: UnsafeCell<u32>,
     }
 
@@ -61,7 +61,7 @@ mod machine {
                 self.stop = Stop::Blocked(0);
                 return false;
             }
-            // SAFETY: loom checks that nobody else is there.
+            // SAFETY: loom checks that no other thread accesses the count.
             self.result.with_mut(|result| unsafe { *result += 1 });
             true
         }
@@ -80,7 +80,7 @@ mod rounding {
 
 mod waits {
     use loom::thread::yield_now;
-    // Not loom's: it is the model's own, and must order nothing.
+    // This is not loom's type: it belongs to the model itself, and must not order anything.
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -89,9 +89,10 @@ mod waits {
         pub rank: usize,
     }
 
-    /// A host that ends a launch when it is told that all of it waits.
+    /// A host that ends a launch when it hears that all instances wait.
     pub(crate) struct Waits {
-        /// How many instances that must be, the first time: a launch that ends is left by one participant after the other.
+        /// The number of instances that must wait at the first report. Later ones may be fewer, because the
+        /// participants leave an ending launch one after the other.
         instances: usize,
         told: AtomicBool,
     }
@@ -123,7 +124,7 @@ mod waits {
             Some(7)
         }
 
-        /// No machine that waits here ever gets on.
+        /// No waiting machine of this model ever continues.
         pub(crate) fn resumed(&self) {
             panic!("the host is told that a launch which fails goes on");
         }
@@ -161,7 +162,7 @@ pub(crate) mod models {
     use crate::sync::Arc;
     use loom::thread;
 
-    /// What a worker of the pool does when it finds work, `rounds` times.
+    /// The work of a pool's worker when it finds a job, `rounds` times.
     fn worker(pool: &std::sync::Arc<Pool>, rounds: usize) -> thread::JoinHandle<()> {
         let pool = pool.clone();
         thread::spawn(move || {
@@ -181,7 +182,7 @@ pub(crate) mod models {
             for launch in 1..=2 {
                 Job::launch(&job, Some(&pool), None).unwrap();
                 assert_eq!(Arc::strong_count(&job), 1, "a helper holds the job after the launch");
-                // SAFETY: nobody is inside; loom checks it.
+                // SAFETY: no thread is inside, as loom checks.
                 let results: Vec<u32> = machines.iter().map(|m| m.result.with(|result| unsafe { *result })).collect();
                 assert_eq!(results, [launch, launch]);
             }
@@ -189,7 +190,7 @@ pub(crate) mod models {
         });
     }
 
-    /// Both instances wait forever: the launch ends when the host is told so.
+    /// Both instances wait forever, and the launch ends when the host hears this.
     pub(crate) fn stalled(bounds: &Bounds) {
         bounds.check(4, || {
             let pool = std::sync::Arc::new(Pool::without_workers());

@@ -1,8 +1,8 @@
-//! A transport from outside tilewire, with ops of its own: what is put goes into a buffer of the sender first and is copied to the receiver
-//! when it is delivered, as a network does it.
+//! A transport from outside tilewire, with ops of its own: what is put goes into a buffer of the sender first and is
+//! copied to the receiver when it is delivered, as a network does it.
 //!
 //! ```text
-//!   put ──▶ outbox (the sender's own memory) ── deliver: copy the span, then signal ──▶ staging of the receiver ──▶ get
+//!   put ──▶ outbox (the sender's own memory) ── deliver: copy the span, signal ──▶ staging of the receiver ──▶ get
 //! ```
 //! Everything here is public API of tilewire: [`Transport`] for the transport, [`Reach`](tilewire::schedule::Reach)
 //! for what its kernels do.

@@ -3,11 +3,9 @@
 use outside_transport::{OutboxTransport, Outboxes};
 use std::time::Duration;
 use tilewire::collective::{Launch, RunError};
-use tilewire::hook::Regs;
-use tilewire::link::{AnyTransport, ShmOptions, ShmTransport, Tensors, Transport, Window};
-use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
+use tilewire::link::{AnyTransport, ShmOptions, ShmTransport, Staged, Tensors, Transport, Window};
 use tilewire::tensor::bytes_of;
-use tilewire::transport::{AbortCode, Protocol, Rank, RankError, WorldError};
+use tilewire::transport::{AbortCode, Rank, RankError, WorldError};
 use tilewire::{
     Bf16, Knobs, Primitive, Tensor, World, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, kernel,
     recv, reduce_scatter, scatter, send, sendrecv,
@@ -112,29 +110,22 @@ fn the_two_sides_are_compared() {
 }
 
 /// A kernel that sends over one transport and receives over another.
-fn over_two<'l, S: Transport, R: Transport>(
-    (out_link, inp_link): (&'l S, &'l R),
+fn over_two<'l>(
+    (out_link, inp_link): (&'l dyn Transport, &'l dyn Transport),
     (out, inp): (&Tensor<f32>, &Tensor<f32>),
     peer: Rank,
     deadline: Duration,
 ) -> Result<Launch<'l>, RunError> {
-    let (slot_bytes, depth, blocks) = (256, 2, 2);
-    let protocol = Protocol::Staged { slot_bytes, depth };
-    let (tiling, packing) = (Tiling::flat(inp.len(), 128, blocks), Packing::new(Bf16::TYPES, 128));
+    let leg = |link| Staged::<Bf16>::new(link, inp.len()).tile(128).depth(2).blocks(2).with(peer);
+    let (to, from) = (leg(out_link)?, leg(inp_link)?);
     let traced = kernel("over two", |k| {
-        k.blocks(blocks as u32);
+        k.blocks(2);
         let (x, y) = (k.input(inp), k.output(out));
-        let (tx, rx) = (out_link.sender(k, peer, protocol, None), inp_link.receiver(k, peer, protocol));
-        k.role("send", 4).run(|r| {
-            let plan = StagedPlan::new(&out_link.link(peer), slot_bytes, depth, blocks).unwrap();
-            send_tiles::<Bf16>(r, &tx, plan, tiling, packing, |at| (x.load(at.pos) / 4096.0).cast());
-        });
-        k.role("receive", 4).run(|r| {
-            let plan = StagedPlan::new(&inp_link.link(peer), slot_bytes, depth, blocks).unwrap();
-            recv_tiles::<Bf16>(r, &rx, plan, tiling, packing, |at, x| y.store(at.pos, x.cast::<f32>()));
-        });
+        let (tx, rx) = (to.sender(k), from.receiver(k));
+        k.role("send", 4).run(|r| tx.send(r, |at| (x.load(at.pos) / 4096.0).cast()));
+        k.role("receive", 4).run(|r| rx.recv(r, |at, x| y.store(at.pos, x.cast::<f32>())));
     })?;
-    Launch::with_deadline(&[out_link as &dyn Transport, inp_link], &traced, Some(deadline))
+    Launch::with_deadline(&[out_link, inp_link], &traced, Some(deadline))
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub struct Task {
 const ALL: &str = "all";
 /// The limit of ranks or blocks: the checker is for small worlds.
 const MOST: u64 = 64;
-/// One rank alone has no peer to race with.
+/// A single rank has no peer to race with.
 const FEWEST: usize = 2;
 
 fn at_most(least: u64) -> RangedU64ValueParser<usize> {
@@ -275,7 +275,7 @@ struct Row {
     mutation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     caught: Option<bool>,
-    /// As the checker prints it.
+    /// The report as the checker prints it.
     report: Box<RawValue>,
 }
 

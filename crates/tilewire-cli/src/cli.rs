@@ -286,7 +286,7 @@ mod tests {
             panic!("it is read")
         };
         assert_eq!((request.ranks, request.shuffle, request.seeds), (vec![4], Shuffle { shuffle: Some(5) }, Some(9)));
-        // The last one counts: that is how this program tells its ranks what they are.
+        // The last one counts. The program uses this to pass options to its ranks.
         let request = Request { ranks: vec![3], world: Ranks::Env, progress: true, ..Request::default() };
         let line = "verify --ranks 2,4 --world processes --progress --world env --ranks 3 --progress";
         assert_eq!(parse(line), Ok(Command::Verify(request)));

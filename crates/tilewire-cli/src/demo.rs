@@ -216,7 +216,7 @@ fn mistaken(plan: &Plan) -> Result<Report> {
 
 // ---- a GPU --------------------------------------------------------------------------------------------------------
 
-/// The same lines on a GPU, if there is one: virtual ranks, each with its own stream.
+/// Prints the same lines for a GPU, if there is one. Its ranks are virtual, each with its own stream.
 fn gpu_part(out: &mut impl Write) -> Result<()> {
     let Ok(device) = Device::open(0) else { return Ok(()) };
     let (name, target) = (device.name(), device.target());

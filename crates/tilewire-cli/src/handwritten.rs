@@ -180,7 +180,7 @@ mod plain {
         }
     }
 
-    /// To nearest even, saturating at 448, NaN to NaN.
+    /// Rounds to nearest even, saturates at 448, and keeps NaN.
     pub fn f8e4m3(x: f32) -> u8 {
         let sign = (x.to_bits() >> 24) as u8 & 0x80;
         if x.is_nan() {

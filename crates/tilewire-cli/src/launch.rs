@@ -66,7 +66,7 @@ pub struct Job {
     /// The program and its arguments, passed on as they are
     #[arg(last = true, required = true)]
     pub program: Vec<OsString>,
-    /// Whether lines of output are prefixed by `[rank]`.
+    /// True if lines of output begin with `[rank]`.
     #[arg(skip = true)]
     pub prefixed: bool,
 }
@@ -121,7 +121,7 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
                 let program = job.program[0].to_string_lossy();
                 let through = if reached.is_some() { " through ssh" } else { "" };
                 running.voice.say(format!("cannot start '{program}' as rank {rank}{through}: {error}"));
-                // As shells do: not found, or not executable.
+                // The same codes as in shells: not found, or not executable.
                 running.fail(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
             }
             Err(Unstarted::Thread(error)) => {
@@ -167,7 +167,7 @@ enum Event {
 struct Running {
     /// `None` once reaped.
     ranks: Vec<Option<Child>>,
-    /// By rank: what a shell on another host reads. Its end ends the rank there.
+    /// The input of each rank's shell on another host. Closing it ends the rank there.
     lifelines: Vec<Option<ChildStdin>>,
     streams: Vec<Stream>,
     /// Streams that have ended.
@@ -207,7 +207,7 @@ impl Running {
         let mut child = spawned(command, script.is_some()).map_err(Unstarted::Program)?;
         let mut lifeline = child.stdin.take();
         if let (Some(line), Some(script)) = (&mut lifeline, script) {
-            // It fits the pipe. If nobody reads it, the rank's end is reported soon.
+            // The text fits the pipe. If no process reads it, the rank's end is reported soon.
             _ = line.write_all(&script);
         }
         self.lifelines.push(lifeline);

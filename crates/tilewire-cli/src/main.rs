@@ -83,7 +83,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Completions(shell) => return print(&cli::completions(shell)),
     }
     // Flush here: data left in the buffer would be written at the very end, where an error goes unnoticed. The commands
-    // above that return write whole lines, which are not buffered; and after a launch, a thread whose output nobody
+    // above that return write whole lines, which are not buffered; and after a launch, a thread whose output no process
     // reads may hold stdout indefinitely.
     stdout().flush()?;
     Ok(ExitCode::SUCCESS)

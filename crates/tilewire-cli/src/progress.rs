@@ -32,7 +32,7 @@ impl Progress {
         Progress::Drawn(bar)
     }
 
-    /// The same in lines, wherever stderr goes.
+    /// Progress as lines, for any kind of stderr.
     pub fn in_lines(total: usize) -> Progress {
         Progress::Lines { said: None, begun: 0, total }
     }

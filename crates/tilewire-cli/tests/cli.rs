@@ -217,8 +217,8 @@ fn the_json_report_has_the_documented_fields() {
     }
 }
 
-/// Two processes, so this is also a test of how the program starts its own second rank. On a busy machine no sample may be good enough
-/// to be kept, so no figure is asked for.
+/// Two processes, so this is also a test of how the program starts its own second rank. On a busy machine no sample may
+/// be good enough to be kept, so no figure is asked for.
 #[test]
 fn a_quick_bench_of_two_processes_reports_every_case() {
     let table = succeeds("bench sendrecv --quick --world processes --sizes 4KiB");

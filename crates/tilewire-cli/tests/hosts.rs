@@ -1,5 +1,5 @@
-//! `tilewire launch --hosts`, with a stand-in for `ssh` in the path: it runs the command here, or in a network namespace of the host's
-//! name. It shows every argument that it gets, so that the tests can look for secrets there.
+//! `tilewire launch --hosts`, with a stand-in for `ssh` in the path: it runs the command here, or in a network
+//! namespace of the host's name. It shows every argument that it gets, so that the tests can look for secrets there.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -442,8 +442,8 @@ mod example;
 
 const EXAMPLE: &str = "the_example_of_processes_runs_under_the_launcher";
 
-/// The last example, as its first lines say to start it. `cargo test --workspace` builds it; where this package alone is tested, this program
-/// runs again as every rank and does the same.
+/// The last example, as its first lines say to start it. `cargo test --workspace` builds it; where this package alone
+/// is tested, this program runs again as every rank and does the same.
 #[test]
 fn the_example_of_processes_runs_under_the_launcher() {
     if std::env::var_os("TILEWIRE_RANK").is_some() {

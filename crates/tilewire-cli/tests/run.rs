@@ -182,8 +182,8 @@ fn all_ranks_of_a_launcher_may_verify() {
     assert!(out.contains("[0] ") && out.contains("[1] "), "{out}");
 }
 
-/// A rank joins its job once. A command that needs no other rank does not join, so any number of them may follow each other, and a
-/// command that joins may come after them.
+/// A rank joins its job once. A command that needs no other rank does not join, so any number of them may follow each
+/// other, and a command that joins may come after them.
 #[test]
 fn commands_may_follow_each_other_in_one_launch() {
     let verify = "\"$TILEWIRE\" verify all_gather --ranks 2 --quick --sample 2";
@@ -258,7 +258,8 @@ fn a_transport_is_said_and_fits_its_engine() {
     }
 }
 
-/// Rank 1 alone is told to use a protocol that its message is too large for. Rank 0 then only sees that rank 1 has left.
+/// Rank 1 alone is told to use a protocol that its message is too large for. Rank 0 then only sees that rank 1 has
+/// left.
 #[test]
 fn a_refusal_of_one_rank_is_what_the_job_says_and_its_status() {
     let script =

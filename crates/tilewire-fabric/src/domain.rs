@@ -9,8 +9,8 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// An opened provider. Copies are handles of the same, which is closed with the last of them, and with the last region
-/// and endpoint of it.
+/// An opened provider. Clones are handles of the same domain. It is closed when the last handle is dropped, and the
+/// last region and endpoint of it.
 #[derive(Clone)]
 pub struct Domain(pub(crate) Arc<Open>);
 
@@ -29,13 +29,13 @@ impl Domain {
     /// Opens a provider.
     ///
     /// # Errors
-    /// What the provider says.
+    /// If the provider reports an error.
     pub fn open(provider: Arc<Provider>) -> Result<Domain, FabricError> {
         let _handlers = Handlers::keep();
         let mut open = Open { fabric: null_mut(), domain: null_mut(), provider };
         let info = open.provider.info_ptr();
-        // SAFETY: the description is the provider's, which lives as long as what is opened from it. What the calls return
-        // is closed when `open` is dropped.
+        // SAFETY: the description belongs to the provider, which lives as long as the objects that are opened from it.
+        // Those are closed when `open` is dropped.
         unsafe {
             let functions = open.provider.library().functions();
             let result = (functions.fabric)((*info).fabric_attr, &mut open.fabric, null_mut());
@@ -46,7 +46,7 @@ impl Domain {
         Ok(Domain(Arc::new(open)))
     }
 
-    /// What it was opened from.
+    /// The provider that the domain was opened from.
     pub fn provider(&self) -> &Provider {
         &self.0.provider
     }
@@ -82,8 +82,8 @@ impl Domain {
             device: 0,
         });
         let mut region = null_mut();
-        // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is valid as
-        // the caller promises, since `keep` lives in the region.
+        // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is
+        // valid as the caller promises, since `keep` lives in the region.
         let result = unsafe {
             ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), 0, &mut region)
         };
@@ -97,7 +97,8 @@ impl Domain {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: regions and endpoints keep the domain, so nothing is left in it. Closed in the reverse order of opening.
+        // SAFETY: regions and endpoints keep the domain, so nothing is left in it. Closed in the reverse order of
+        // opening.
         unsafe {
             if !self.domain.is_null() {
                 close(&raw mut (*self.domain).fid);
@@ -109,16 +110,16 @@ impl Drop for Open {
     }
 }
 
-/// Closes an object. False if the provider refuses: then the object, and what it uses, must stay.
+/// Closes an object. Returns false if the provider refuses. Then the object and everything that it uses must stay.
 ///
 /// # Safety
-/// It is open, and nobody uses it afterwards if this returns true.
+/// The object is open, and nothing uses it afterwards if this returns true.
 pub(crate) unsafe fn close(object: *mut sys::Fid) -> bool {
     // SAFETY: as the caller promises.
     unsafe { ((*(*object).ops).close)(object) == 0 }
 }
 
-/// Registered memory. Copies are handles of the same.
+/// Registered memory. Clones are handles of the same region.
 #[derive(Clone)]
 pub struct Region(pub(crate) Arc<Registered>);
 
@@ -143,23 +144,23 @@ impl Region {
         self.0.key
     }
 
-    /// What a peer adds to the offset of a byte: 0, or the address of the first one.
+    /// The number that a peer adds to the offset of a byte: 0, or the address of the first byte.
     pub fn base(&self) -> u64 {
         self.0.base
     }
 
-    /// How many bytes.
+    /// The size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// True if the `bytes` bytes from `start` on are in it, and the offset of the first.
+    /// The offset of `start`, if the region contains the `bytes` bytes from there on.
     pub fn offset_of(&self, start: *const u8, bytes: usize) -> Option<usize> {
         let offset = (start as usize).checked_sub(self.0.start.as_ptr() as usize)?;
         (offset.checked_add(bytes)? <= self.0.bytes).then_some(offset)
     }
 
-    /// The address of a part, and what the provider calls it.
+    /// The address of a part of the region, and the provider's description of the region.
     pub(crate) fn part(&self, offset: usize, bytes: usize) -> Result<(*const c_void, *mut c_void), FabricError> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.0.bytes) {
             return Err(FabricError::Range { offset, bytes, region: self.0.bytes });
@@ -171,10 +172,10 @@ impl Region {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: the last handle: no write from it is under way, since those keep one. Writes of peers that come from now
-        // on are refused by the provider.
+        // SAFETY: the last handle: no write from it is under way, since those keep one. Writes of peers that come from
+        // now on are refused by the provider.
         if !unsafe { close(&raw mut (*self.region).fid) } {
-            // Still registered: its memory must stay.
+            // The region is still registered, so its memory must stay.
             std::mem::forget(self.keep.clone());
         }
     }
@@ -182,7 +183,7 @@ impl Drop for Registered {
 
 impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the key, which is a secret.
+        // The key is a secret, so it is not shown.
         write!(f, "Region of {} bytes", self.0.bytes)
     }
 }

@@ -1,7 +1,7 @@
-//! Endpoints: they write into registered memory of peers, and report what has arrived and what is complete.
+//! Endpoints, which write into registered memory of peers, and report arrivals and completions.
 //!
 //! An endpoint owns its completion queue, its address vector, and the memory that the provider uses from a post to its
-//! completion. What is under way keeps its region, so nothing that the provider reads goes away early.
+//! completion. An operation under way keeps its region, so memory that the provider reads is never freed early.
 
 use crate::domain::{Domain, Region, close};
 use crate::error::{CompletionError, FabricError};
@@ -19,15 +19,15 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// How an endpoint is made.
+/// The options of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointOptions {
-    /// Writes that may be under way. Further ones are told to come again.
+    /// The most writes that may be under way. Further ones return [`Posted::Again`].
     pub under_way: usize,
-    /// Completions that its queue holds.
+    /// The number of completions that the queue holds.
     pub queue: usize,
-    /// Whether it should have a descriptor to sleep on, if the provider has one. Some providers then make a system call
-    /// for every completion.
+    /// If true, the endpoint has a descriptor to sleep on, if the provider supports one. Some providers then make a
+    /// system call for every completion.
     pub descriptor: bool,
 }
 
@@ -37,16 +37,16 @@ impl Default for EndpointOptions {
     }
 }
 
-/// One end of connections to any number of peers. Progress is manual: writes of this end *and of its peers* go on only
-/// while [`poll`](Endpoint::poll) is called, and posts can be told to come again until it was.
+/// One end of connections to any number of peers. Progress is manual: writes of this end *and of its peers* make
+/// progress only while [`poll`](Endpoint::poll) is called, and posts may return [`Posted::Again`] until then.
 pub struct Endpoint {
-    /// In the order of closing. The endpoint is null before it is made.
+    /// The objects are in the order of closing. The endpoint is null before it is made.
     endpoint: *mut sys::FidEp,
     peers: ManuallyDrop<AddressVector>,
     queue: ManuallyDrop<Cq>,
     operations: ManuallyDrop<Operations>,
     address: Vec<u8>,
-    /// Removed after the endpoint was closed.
+    /// The file of the endpoint, which is removed after the endpoint was closed.
     _file: SharedFile,
     domain: Domain,
 }
@@ -54,10 +54,10 @@ pub struct Endpoint {
 // SAFETY: the domain was asked for with `FI_THREAD_SAFE`, so its objects may be used from any thread.
 unsafe impl Send for Endpoint {}
 
-/// Where a write goes.
+/// The target of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
-    /// Whose memory.
+    /// The peer whose memory is written.
     pub peer: Peer,
     /// The [base](Region::base) of the peer's region and the offset of the first byte, added.
     pub address: u64,
@@ -65,48 +65,49 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// What is written.
+/// The bytes of a write.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'s> {
     /// A part of a region. It must not change before the write is complete, or unspecified bytes are written.
     Region {
         /// The region, of the same domain.
         region: &'s Region,
-        /// The first byte.
+        /// The offset of the first byte.
         offset: usize,
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
     /// Bytes that are copied before the call returns, at most [`inject_bytes`](Provider::inject_bytes).
     Copied(&'s [u8]),
 }
 
-/// Whether the provider has taken a write.
+/// The provider's answer to a post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Posted {
-    /// It has.
+    /// The provider has taken the write.
     Taken,
-    /// It has no room now, or is still connecting: poll, and post again.
+    /// The provider has no room now, or is still connecting. Poll, and post again.
     Again,
 }
 
-/// What [`Endpoint::poll`] reports.
+/// An event that [`Endpoint::poll`] reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// A write of this end is complete: its source may change. The bytes are in the peer's memory if it was posted so.
+    /// A write of this end is complete, so its source may change. If it was posted with
+    /// [`write_delivered`](Endpoint::write_delivered), the bytes are in the peer's memory.
     Done {
-        /// What it was posted with.
+        /// The token that the write was posted with.
         token: u64,
     },
-    /// A write of a peer has arrived, its bytes included.
+    /// A write of a peer has arrived with all its bytes.
     Arrived {
         /// The number that it carried.
         data: u64,
     },
-    /// A write of this end failed, or `None`, something else did.
+    /// An operation of this end failed.
     Failed {
-        /// What it was posted with.
+        /// The token that the operation was posted with. `None` if the failure belongs to no such operation.
         token: Option<u64>,
         /// Why.
         error: CompletionError,
@@ -114,10 +115,10 @@ pub enum Completion {
 }
 
 impl Endpoint {
-    /// An endpoint with an address of its own.
+    /// Opens an endpoint with its own address.
     ///
     /// # Errors
-    /// What the provider says.
+    /// If the provider reports an error.
     pub fn open(domain: &Domain, options: &EndpointOptions) -> Result<Endpoint, FabricError> {
         let provider = domain.provider();
         // The shm provider takes over signals here.
@@ -159,20 +160,20 @@ impl Endpoint {
         Ok(made)
     }
 
-    /// Registers memory, for writes of peers that know its key, and as the source of writes of this end. `key` is the key
-    /// that peers will need, if the provider lets the caller choose (see [`Provider::has_chosen_keys`]); choose it at
-    /// random.
+    /// Registers memory, for writes of peers that know its key, and as the source of writes of this end. `key` is the
+    /// key that peers will need, if the provider lets the caller choose (see [`Provider::has_chosen_keys`]); choose it
+    /// at random.
     ///
-    /// It stays registered until the last handle of the region is dropped and the writes from it are complete. Then `keep`
-    /// is dropped. Drop regions before their endpoint: some providers close in that order alone.
+    /// The memory stays registered until the last handle of the region is dropped and the writes from it are complete.
+    /// Then `keep` is dropped. Drop regions before their endpoint, because some providers close only in that order.
     ///
     /// # Safety
     /// The `bytes` bytes from `start` on are memory of this process that is valid for reads and writes until `keep` is
-    /// dropped, and nobody holds a reference to them: peers with the key may write there at any time, and the provider
-    /// may read there while a write from it is under way.
+    /// dropped. No reference to them exists: peers with the key may write there at any time, and the provider may read
+    /// there while a write from the region is under way.
     ///
     /// # Errors
-    /// What the provider says.
+    /// If the provider reports an error.
     pub unsafe fn register(
         &self,
         start: NonNull<u8>,
@@ -194,32 +195,32 @@ impl Endpoint {
         Ok(region)
     }
 
-    /// What peers [insert](AddressVector::insert) to reach it.
+    /// The address that peers [insert](AddressVector::insert) to reach this endpoint.
     pub fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// The peers that it knows.
+    /// The peers of this endpoint.
     pub fn peers(&mut self) -> &mut AddressVector {
         &mut self.peers
     }
 
-    /// Its provider.
+    /// The provider of this endpoint.
     pub fn provider(&self) -> &Provider {
         self.domain.provider()
     }
 
-    /// Its domain.
+    /// The domain of this endpoint.
     pub fn domain(&self) -> &Domain {
         &self.domain
     }
 
-    /// Writes of this end that are not complete. Those of `inject_write` are not among them.
+    /// The number of writes of this end that are not complete. Those of `inject_write` do not count.
     pub fn under_way(&self) -> usize {
         self.operations.len()
     }
 
-    /// True if as many writes are under way as may be.
+    /// True if the most writes that the options allow are under way.
     pub fn is_full(&self) -> bool {
         self.operations.free().is_none()
     }
@@ -227,7 +228,7 @@ impl Endpoint {
     /// Writes a part of a region. [`Completion::Done`] with `token` follows.
     ///
     /// # Errors
-    /// If the range is outside of the region, or what the provider says.
+    /// If the range is outside of the region, or the provider reports an error.
     pub fn write(
         &mut self,
         to: Remote,
@@ -240,8 +241,8 @@ impl Endpoint {
         })
     }
 
-    /// As [`write`](Endpoint::write), and `data` arrives in the peer's queue after the bytes. Of `data` only as many bytes
-    /// travel as the provider [has](Provider::data_bytes).
+    /// As [`write`](Endpoint::write), and `data` arrives in the peer's queue after the bytes. Of `data` only as many
+    /// bytes travel as the provider [has](Provider::data_bytes).
     ///
     /// # Errors
     /// As for `write`.
@@ -258,9 +259,9 @@ impl Endpoint {
         })
     }
 
-    /// As [`write`](Endpoint::write) or [`writedata`](Endpoint::writedata), and [`Completion::Done`] means that the bytes are
-    /// in the peer's memory and that its next poll reports `data`. For providers that
-    /// [confirm delivery](Provider::confirms_delivery).
+    /// As [`write`](Endpoint::write) or [`writedata`](Endpoint::writedata), and [`Completion::Done`] means that the
+    /// bytes are in the peer's memory and that its next poll reports `data`. For providers that [confirm
+    /// delivery](Provider::confirms_delivery).
     ///
     /// # Errors
     /// As for `write`.
@@ -292,11 +293,11 @@ impl Endpoint {
         })
     }
 
-    /// Writes a few bytes, at most [`inject_bytes`](Provider::inject_bytes), which are copied before the call returns. No
-    /// completion follows, unless it fails.
+    /// Writes a few bytes, at most [`inject_bytes`](Provider::inject_bytes), which are copied before the call returns.
+    /// No completion follows, unless it fails.
     ///
     /// # Errors
-    /// If they are more than the provider copies, or what it says.
+    /// If there are more bytes than the provider copies, or the provider reports an error.
     pub fn inject_write(&mut self, to: Remote, source: Source<'_>) -> Result<Posted, FabricError> {
         let (peer, from) = (self.peers.addr(to.peer)?, self.place(source, self.provider().inject_bytes())?);
         // SAFETY: the endpoint is open, the bytes are borrowed or part of a region, and the peer is one of its address
@@ -320,7 +321,7 @@ impl Endpoint {
         self.posted("fi_inject_writedata", result)
     }
 
-    /// Makes progress, and adds what is new. Returns true if there was anything.
+    /// Makes progress, and adds the new completions. Returns true if there were any.
     ///
     /// # Errors
     /// If the queue itself fails. A write that failed is a [`Completion::Failed`].
@@ -336,15 +337,15 @@ impl Endpoint {
         self.queue.descriptor()
     }
 
-    /// True if there is nothing to poll, and the descriptor will tell when there is.
+    /// True if there is nothing to poll, and the descriptor will become readable when there is.
     pub fn may_sleep(&self) -> bool {
         self.queue.may_sleep()
     }
 
-    /// Posts a write with a completion. The closure gets the endpoint, where the bytes go (peer, address, key), where they
-    /// are, and the context. All of it is valid for a post: the endpoint is open and the peer is one of its address vector;
-    /// the bytes are borrowed, or a part of a region that the operation keeps until it is complete; the context is this
-    /// endpoint's, and free.
+    /// Posts a write with a completion. The closure gets the endpoint, the target (peer, address, key), the source, and
+    /// the context. All of these are valid for a post. The endpoint is open, and the peer is in its address vector. The
+    /// bytes are borrowed, or are part of a region that the operation keeps until it is complete. The context belongs
+    /// to this endpoint, and is free.
     fn post(
         &mut self,
         to: Remote,
@@ -369,7 +370,7 @@ impl Endpoint {
         Ok(posted)
     }
 
-    /// Where the bytes of a write are, at most `most` of them.
+    /// The address of a write's bytes. Fails if there are more than `most`.
     fn place(&self, source: Source<'_>, most: usize) -> Result<Place, FabricError> {
         let place = match source {
             Source::Region { region, offset, bytes } => {
@@ -396,7 +397,7 @@ impl Endpoint {
     }
 }
 
-/// Where the bytes of a write are, and what the provider calls their region.
+/// The address of a write's bytes, and the provider's description of their region.
 struct Place {
     start: *const c_void,
     bytes: usize,
@@ -419,7 +420,7 @@ impl Drop for Endpoint {
         let kept = if binds { self.operations.release_regions() } else { Vec::new() };
         // SAFETY: open until now, and not used afterwards.
         if !unsafe { close(&raw mut (*self.endpoint).fid) } {
-            // Still open: what it uses must stay.
+            // The endpoint is still open, so everything that it uses must stay.
             std::mem::forget((kept, self.domain.clone()));
             return;
         }
@@ -438,7 +439,7 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-/// What is under way, each with memory that the provider uses until it is complete.
+/// The operations under way, each with memory that the provider uses until the operation is complete.
 pub(crate) struct Operations {
     contexts: Box<[UnsafeCell<sys::Context>]>,
     operations: Vec<Option<Operation>>,
@@ -464,7 +465,7 @@ impl Operations {
         self.operations.len() - self.free.len()
     }
 
-    /// A place that is not used. It stays free until [`begin`](Operations::begin).
+    /// An unused place, which stays free until [`begin`](Operations::begin).
     fn free(&self) -> Option<(usize, *mut c_void)> {
         let number = *self.free.last()?;
         Some((number, self.contexts[number].get().cast()))
@@ -475,7 +476,7 @@ impl Operations {
         self.operations[number] = Some(operation);
     }
 
-    /// The token of a completed operation; `None` for a context that is none of these, or not under way.
+    /// Ends a completed operation and returns its token. `None` if the context belongs to no operation under way.
     pub fn end(&mut self, context: *mut c_void) -> Option<u64> {
         let bytes = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
         let (number, rest) = (bytes / size_of::<sys::Context>(), bytes % size_of::<sys::Context>());

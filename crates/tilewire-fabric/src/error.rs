@@ -1,16 +1,16 @@
-//! What can go wrong, with the provider's words.
+//! The errors of this crate, with the provider's own messages.
 
 use std::fmt;
 
-/// An error of libfabric, or its absence.
+/// An error of libfabric, or the absence of the library.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FabricError {
     /// The library cannot be opened.
     Absent {
-        /// What was tried.
+        /// The name of the file that was tried.
         name: String,
-        /// What the dynamic linker says.
+        /// The message of the dynamic linker.
         what: String,
     },
     /// The library lacks a function.
@@ -24,16 +24,16 @@ pub enum FabricError {
     TooOld {
         /// The file.
         library: String,
-        /// Its version.
+        /// The version of the library.
         version: (u32, u32),
     },
-    /// No provider has what was asked for.
+    /// No provider matches the query.
     NoProvider {
-        /// The provider's name and the address, as far as they were asked for.
+        /// The provider's name and the address, if the query has them.
         asked: String,
         /// The error number.
         code: i32,
-        /// Its meaning.
+        /// The meaning of the error number.
         words: String,
     },
     /// A call failed.
@@ -44,35 +44,35 @@ pub enum FabricError {
         provider: String,
         /// The error number.
         code: i32,
-        /// Its meaning.
+        /// The meaning of the error number.
         words: String,
     },
-    /// An address that is not one of this provider's.
+    /// The address cannot be one of this provider's.
     Address {
         /// The provider.
         provider: String,
-        /// Bytes of it.
+        /// The size of the address in bytes.
         bytes: usize,
     },
-    /// Bytes outside of a registered region.
+    /// The bytes are outside a registered region.
     Range {
-        /// The first byte.
+        /// The offset of the first byte.
         offset: usize,
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
-        /// Bytes of the region.
+        /// The size of the region in bytes.
         region: usize,
     },
-    /// More bytes than the provider takes in one call.
+    /// There are more bytes than the provider takes in one call.
     TooLong {
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
-        /// The most.
+        /// The most bytes that the provider takes.
         most: usize,
     },
-    /// A region that was registered with another domain than the endpoint's.
+    /// The region was registered with another domain than the endpoint's.
     Foreign,
-    /// A string with a zero byte in it.
+    /// The string contains a zero byte.
     Name {
         /// The string.
         name: String,
@@ -84,11 +84,11 @@ pub enum FabricError {
 pub struct CompletionError {
     /// The error number.
     pub code: i32,
-    /// Its meaning.
+    /// The meaning of the error number.
     pub words: String,
     /// The provider's own number.
     pub provider_code: i32,
-    /// The provider's own words; empty if it has none.
+    /// The provider's own message; empty if it has none.
     pub provider_words: String,
 }
 
@@ -112,7 +112,10 @@ impl fmt::Display for FabricError {
                  TILEWIRE_LIBFABRIC"
             ),
             FabricError::Symbol { library, name } => {
-                write!(f, "{library} has no function {name}: it is not libfabric, or a damaged one")
+                write!(
+                    f,
+                    "{library} has no function {name}: it is not libfabric, or it is damaged; name another file in TILEWIRE_LIBFABRIC"
+                )
             }
             FabricError::TooOld { library, version: (major, minor) } => {
                 let (least_major, least_minor) = crate::library::LEAST;
@@ -129,16 +132,23 @@ impl fmt::Display for FabricError {
                 write!(f, "{call} of provider {provider} failed: {words} ({code})")
             }
             FabricError::Address { provider, bytes } => {
-                write!(f, "an address of {bytes} bytes is none of provider {provider}")
+                write!(
+                    f,
+                    "an address of {bytes} bytes cannot be one of provider {provider}: do both ends use the same provider?"
+                )
             }
             FabricError::Range { offset, bytes, region } => {
-                write!(f, "bytes {offset} to {offset} + {bytes} are outside of a region of {region} bytes")
+                write!(f, "{bytes} bytes at offset {offset} are outside the region, which has {region} bytes")
             }
             FabricError::TooLong { bytes, most } => {
-                write!(f, "{bytes} bytes in one call: this provider takes at most {most}")
+                write!(f, "{bytes} bytes in one call: this provider takes at most {most}; write them in parts")
             }
-            FabricError::Foreign => f.write_str("a region of another domain than the endpoint's"),
-            FabricError::Name { name } => write!(f, "{name:?} has a zero byte in it"),
+            FabricError::Foreign => f.write_str(
+                "the region belongs to another domain than the endpoint: register the memory with this endpoint",
+            ),
+            FabricError::Name { name } => {
+                write!(f, "{name:?} contains a zero byte, so it cannot be passed to libfabric")
+            }
         }
     }
 }

@@ -7,18 +7,19 @@
 //!                                                                                            ▼
 //!                   write · writedata · write_delivered · inject_writedata  ──▶  poll ──▶ Completion
 //! ```
-//! - **In**: the library's file, if it is there: no header and no C compiler is needed to build this crate. Six functions
-//!   are looked up by name; all others are in the tables of the objects that they return (`sys.rs`). **Out**: writes with
-//!   a number for the receiver's queue, and what became of them.
-//! - **Versions** from 1.11 to 2.x: at most the interface of 1.17 is asked for, descriptions are allocated by the library,
-//!   and structures that it fills have room to spare.
-//! - **Invariants**: what the provider reads or writes outlives its use, because what is under way keeps its region and
-//!   its context. Everything is closed in the order that providers demand, and what cannot be closed stays. Loading and
-//!   opening leave the user's signal handlers as they were, and dropping leaves nothing in `/dev/shm`.
-//! - **Order**: none is promised. The number of a write arrives after its own bytes; nothing else follows from it.
-//! - **Trust**: whoever can reach the endpoint and knows a key writes into the region, and whoever can reach it may send
-//!   numbers. Choose keys at random, carry them over an authenticated connection, and check the numbers.
-//! - **Must not know**: who uses it.
+//! - **In**: the library's file, if it exists. Building this crate needs neither headers nor a C compiler. Six
+//!   functions are looked up by name; all others are in the tables of the objects that they return (`sys.rs`). **Out**:
+//!   writes with a number for the receiver's queue, and their completions.
+//! - **Versions** from 1.11 to 2.x work: this crate asks for the interface of 1.17 at most, the library allocates
+//!   descriptions, and structures that the library fills have room to spare.
+//! - **Invariants**: memory that the provider reads or writes outlives its use, because an operation under way keeps
+//!   its region and its context. Objects are closed in the order that providers demand, and an object that cannot be
+//!   closed stays alive. Loading and opening leave the user's signal handlers as they were, and dropping leaves nothing
+//!   in `/dev/shm`.
+//! - **Order**: the number of a write arrives after the bytes of the same write. No other order is promised.
+//! - **Trust**: any process that can reach the endpoint may send numbers, and if it knows a key, it can write into the
+//!   region. Choose keys at random, carry them over an authenticated connection, and check the numbers.
+//! - **Must not know**: its users.
 //!
 //! ```no_run
 //! use tilewire_fabric::{Domain, Endpoint, EndpointOptions, Library, Provider, Query};

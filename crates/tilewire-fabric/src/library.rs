@@ -1,4 +1,4 @@
-//! The library itself: found, opened, asked for its version, and never closed again.
+//! The library itself: finds and opens it, checks its version, and never closes it.
 
 use crate::error::FabricError;
 use crate::signals::Handlers;
@@ -10,14 +10,14 @@ use std::sync::Mutex;
 
 /// The oldest version whose layouts are those of `sys.rs`.
 pub(crate) const LEAST: (u32, u32) = (1, 11);
-/// The newest interface that is asked for: a library answers for any older one, and for no newer one.
+/// The newest interface that this crate asks for. A library accepts its own interface version and all older ones.
 const NEWEST: (u32, u32) = (1, 17);
 /// The file, as the dynamic linker knows it.
 pub const FILE: &str = "libfabric.so.1";
 /// The variable that names another file.
 pub const VARIABLE: &str = "TILEWIRE_LIBFABRIC";
 
-/// libfabric, opened. Copies are handles of the same.
+/// The opened library. Copies are handles of the same library.
 #[derive(Clone, Copy)]
 pub struct Library(&'static Opened);
 
@@ -31,23 +31,24 @@ pub(crate) struct Opened {
     strerror: sys::StrError,
 }
 
-/// Those opened so far, by name.
+/// The libraries opened so far, by name.
 static OPENED: Mutex<Vec<(PathBuf, &'static Opened)>> = Mutex::new(Vec::new());
 
 impl Library {
-    /// Opens the file that `TILEWIRE_LIBFABRIC` names, or else `libfabric.so.1` where the dynamic linker finds it.
+    /// Opens the file that `TILEWIRE_LIBFABRIC` names, or else the `libfabric.so.1` that the dynamic linker finds.
     ///
-    /// It stays open until the process ends: its providers leave threads and exit handlers behind. The handlers of the
-    /// signals that loading it takes over are put back.
+    /// The library stays open until the process ends, because its providers leave threads and exit handlers behind.
+    /// Loading may replace signal handlers; this function restores them.
     ///
     /// # Errors
-    /// If it is not there, or too old.
+    /// If the library is absent or too old.
     pub fn open() -> Result<Library, FabricError> {
         let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
         Library::open_at(Path::new(&name.unwrap_or(FILE.into())))
     }
 
-    /// Opens a file. Libraries that it needs and the dynamic linker does not find are looked for in its folder.
+    /// Opens a file. If the dynamic linker does not find a library that the file needs, it is looked for in the same
+    /// folder.
     ///
     /// # Errors
     /// As for [`open`](Library::open).
@@ -61,7 +62,7 @@ impl Library {
         Ok(Library(library))
     }
 
-    /// Its version: major and minor.
+    /// The version of the library: major and minor.
     pub fn version(self) -> (u32, u32) {
         self.0.version
     }
@@ -71,7 +72,7 @@ impl Library {
         &self.0.path
     }
 
-    /// The interface that is asked of it.
+    /// The version of the interface that this crate asks the library for.
     pub(crate) fn interface(self) -> u32 {
         let (major, minor) = self.0.version.min(NEWEST);
         sys::version(major, minor)
@@ -87,7 +88,7 @@ impl Library {
         unsafe { text((self.0.strerror)(code)) }
     }
 
-    /// `Ok` if a call returned 0 or more.
+    /// Returns `Ok` if a call returned 0 or more.
     pub(crate) fn check(self, call: &'static str, provider: &str, result: i32) -> Result<(), FabricError> {
         match result {
             0.. => Ok(()),
@@ -117,13 +118,13 @@ impl Opened {
         drop(handlers);
         let library = path.display().to_string();
         let find = |name: &'static CStr| {
-            // SAFETY: the handle is open, and stays so.
+            // SAFETY: the handle is open and is never closed.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             let name = name.to_str().expect("a name in this file");
             if symbol.is_null() { Err(FabricError::Symbol { library: library.clone(), name }) } else { Ok(symbol) }
         };
-        // SAFETY: functions of libfabric have had these names and signatures since its first version, and a symbol that is
-        // not null is the function. That the file is libfabric is what its user says.
+        // SAFETY: functions of libfabric have had these names and signatures since its first version, and a symbol that
+        // is not null is the function. The user says that the file is libfabric.
         let opened = unsafe {
             let version: sys::Version = std::mem::transmute(find(c"fi_version")?);
             let version = version();
@@ -144,16 +145,16 @@ impl Opened {
     }
 }
 
-/// How deep libraries beside each other may need each other.
+/// The longest chain of libraries in one folder that need each other.
 const DEEPEST: usize = 16;
 
-/// Opens a library. If the dynamic linker does not find another one that it needs, and that lies in the same folder, that
-/// one is opened first: the linker then takes it for the missing one, by its name.
+/// Opens a library. If the dynamic linker does not find a library that it needs, and the same folder has one of this
+/// name, that one is opened first. The linker then finds it by name among the loaded libraries.
 fn open_with_neighbours(path: &Path, depth: usize) -> Result<*mut c_void, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a zero byte in the name".to_string())?;
     let mut last = None;
     loop {
-        // SAFETY: loading runs the constructors of the library, which is what its user asks for.
+        // SAFETY: loading runs the constructors of the library, as the user asks by naming it.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !handle.is_null() {
             return Ok(handle);
@@ -174,8 +175,8 @@ fn open_with_neighbours(path: &Path, depth: usize) -> Result<*mut c_void, String
     }
 }
 
-/// Asks PSM not to take over signals when it is loaded. In a process of several threads the variable is not set, because
-/// C code in another thread could be reading the environment: the handlers are put back either way.
+/// Asks PSM not to take over signals when it is loaded. In a process of several threads the variable is not set,
+/// because C code in another thread could be reading the environment: the handlers are put back either way.
 fn without_backtraces() {
     const NAME: &str = "IPATH_NO_BACKTRACE";
     let threads = std::fs::read_dir("/proc/self/task").map_or(usize::MAX, Iterator::count);

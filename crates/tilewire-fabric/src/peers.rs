@@ -5,18 +5,18 @@ use crate::error::FabricError;
 use crate::sys;
 use std::ptr::null_mut;
 
-/// Bytes of an address, at most.
+/// The most bytes of an address.
 pub(crate) const MOST_ADDRESS: usize = 512;
 
 /// The peers that an endpoint knows.
 pub struct AddressVector {
     vector: *mut sys::FidAv,
-    /// Bytes of this end's own address.
+    /// The size of this end's own address in bytes.
     own: usize,
     domain: Domain,
 }
 
-/// A peer of one endpoint.
+/// A peer in the address vector of one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Peer {
     addr: sys::Addr,
@@ -57,7 +57,7 @@ impl AddressVector {
     /// Adds a peer, by the [address](crate::Endpoint::address) of its endpoint.
     ///
     /// # Errors
-    /// If it cannot be an address of this provider, or what the provider says.
+    /// If the bytes cannot be an address of this provider, or the provider reports an error.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, FabricError> {
         let provider = self.domain.provider();
         let bad = || FabricError::Address { provider: provider.name(), bytes: address.len() };
@@ -65,7 +65,8 @@ impl AddressVector {
         if is_long || !provider.has_text_addresses() && address.len() != self.own {
             return Err(bad());
         }
-        // The provider reads as many bytes as its own addresses have, or up to a zero: there is one behind these.
+        // The provider reads as many bytes as its own addresses have, or up to a zero byte. So a zero byte follows the
+        // address.
         let mut padded = [0u8; 2 * MOST_ADDRESS];
         padded[..address.len()].copy_from_slice(address);
         let mut addr = sys::ADDR_UNSPEC;

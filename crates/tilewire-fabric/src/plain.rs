@@ -1,4 +1,4 @@
-//! Plain loops over a provider: what anything built on it can be compared with, in the same run and between the same
+//! Plain loops over a provider, as a baseline for everything built on it, in the same run and between the same
 //! processes.
 
 use crate::domain::{Domain, Region};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// One of two ends that write to each other as fast as the provider can, without any protocol.
 ///
-/// Both ends [`open`](Plain::open) it, exchange what that returns, [`connect`](Plain::connect), and then call the same
-/// loops with the same arguments simultaneously, one of them as the first.
+/// Both ends call [`open`](Plain::open), exchange the bytes that it returns, and call [`connect`](Plain::connect). Then
+/// both call the same loops with the same arguments simultaneously, one of them as the first end.
 pub struct Plain {
     region: Region,
     endpoint: Endpoint,
@@ -23,11 +23,11 @@ pub struct Plain {
     completions: Vec<Completion>,
     arrived: u64,
     done: u64,
-    /// What does not arrive within this time is an error.
+    /// A message that does not arrive within this time is an error.
     patience: Duration,
 }
 
-/// A loop that did not end.
+/// The reason why a loop failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlainError {
@@ -35,16 +35,16 @@ pub enum PlainError {
     Fabric(FabricError),
     /// A write failed.
     Write(CompletionError),
-    /// What the other end told cannot be understood.
+    /// The address of the other end is malformed.
     Card,
-    /// More bytes than the memory of both ends has.
+    /// The memory of the ends is too small for the bytes asked for.
     Bytes {
-        /// How many.
+        /// The number of bytes asked for.
         bytes: usize,
-        /// How many there are.
+        /// The number of bytes that the memory has.
         most: usize,
     },
-    /// Nothing came any more.
+    /// Nothing arrived in time.
     Late,
 }
 
@@ -68,7 +68,7 @@ impl From<FabricError> for PlainError {
     }
 }
 
-/// Zeroed memory of its own.
+/// A block of zeroed memory.
 struct Block(NonNull<u8>, Layout);
 
 // SAFETY: only the provider touches the bytes.
@@ -78,23 +78,23 @@ unsafe impl Sync for Block {}
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and registered no more.
+        // SAFETY: the block was allocated with this layout, and it is no longer registered.
         unsafe { dealloc(self.0.as_ptr(), self.1) };
     }
 }
 
 impl Plain {
-    /// An end whose loops write up to `bytes` bytes. Returns what the other end needs as well.
+    /// Opens an end whose loops write up to `bytes` bytes. Also returns the bytes that the other end needs to connect.
     ///
     /// # Errors
-    /// What the provider says.
+    /// If the provider reports an error.
     pub fn open(provider: Arc<Provider>, bytes: usize, key: u64) -> Result<(Plain, Vec<u8>), PlainError> {
         let endpoint = Endpoint::open(&Domain::open(provider)?, &EndpointOptions::default())?;
         let layout = Layout::from_size_align(bytes.max(8), 4096).map_err(|_| PlainError::Bytes { bytes, most: 0 })?;
-        // SAFETY: not empty.
+        // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(PlainError::Bytes { bytes, most: 0 })?;
         let block = Arc::new(Block(start, layout));
-        // SAFETY: the block is kept by the region, and nobody makes a reference to its bytes.
+        // SAFETY: the region keeps the block, and no reference to its bytes is ever made.
         let region = unsafe { endpoint.register(start, layout.size(), key, block)? };
         let mut card = Vec::new();
         [region.base(), region.key(), layout.size() as u64].iter().for_each(|x| card.extend(x.to_le_bytes()));
@@ -105,10 +105,10 @@ impl Plain {
         Ok((plain, card))
     }
 
-    /// Connects to the other end, by what its `open` returned. Both ends call it simultaneously.
+    /// Connects to the other end with the bytes that its `open` returned. Both ends call it simultaneously.
     ///
     /// # Errors
-    /// If it is not understood, or the other end does not come.
+    /// If the bytes are malformed, or the other end does not connect.
     pub fn connect(&mut self, card: &[u8]) -> Result<(), PlainError> {
         let (numbers, address) = card.split_at_checked(24).ok_or(PlainError::Card)?;
         let number = |k: usize| u64::from_le_bytes(numbers[8 * k..8 * k + 8].try_into().expect("eight bytes"));
@@ -124,7 +124,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Small writes that are answered, `rounds` times. Returns how long one way takes.
+    /// Sends small writes and waits for the answer to each, `rounds` times. Returns the time of one direction.
     ///
     /// # Errors
     /// If a write fails or the other end is gone.
@@ -144,8 +144,8 @@ impl Plain {
         Ok(since.elapsed() / (2 * rounds.max(1)))
     }
 
-    /// A loop of `fi_writedata`: the first end writes `count` times `bytes` bytes, with at most `window` writes under way,
-    /// and waits for one answer. Returns the time until then.
+    /// Runs a loop of `fi_writedata`: the first end writes `bytes` bytes `count` times, with at most `window` writes
+    /// under way, and waits for one answer. Returns the time until the answer.
     ///
     /// # Errors
     /// As for [`ping_pong`](Plain::ping_pong).
@@ -154,7 +154,7 @@ impl Plain {
         let since = Instant::now();
         if is_first {
             let before = self.done;
-            // Different places, as far as there are.
+            // The writes go to different places as long as the memory has room.
             let places = (self.bytes / bytes.max(1)).max(1) as u64;
             for number in 0..count {
                 self.wait(|end| number - (end.done - before) < window.max(1))?;
@@ -177,7 +177,7 @@ impl Plain {
         }
     }
 
-    /// Copied by the provider, if it is little enough.
+    /// The provider copies the bytes if they are few enough.
     fn post_small(&mut self, bytes: usize) -> Result<(), PlainError> {
         let to = self.to.ok_or(PlainError::Card)?;
         if bytes > self.endpoint.provider().inject_bytes() {
@@ -215,7 +215,7 @@ impl Plain {
         while !done(self) {
             self.poll()?;
             rounds = rounds.wrapping_add(1);
-            // The clock is slower than a poll.
+            // Reading the clock is slower than polling, so it is read rarely.
             if rounds.is_multiple_of(1024) {
                 if since.get_or_insert_with(Instant::now).elapsed() > self.patience {
                     return Err(PlainError::Late);

@@ -1,4 +1,4 @@
-//! Providers: what the library has for writing into memory of other processes, and what each of them promises.
+//! Providers: the library's ways to write into memory of other processes, and the abilities of each.
 
 use crate::error::FabricError;
 use crate::library::{Library, text};
@@ -9,14 +9,14 @@ use std::ffi::CString;
 use std::fmt;
 use std::ptr::null_mut;
 
-/// What is asked for. By default everything that fits, of all providers and on all interfaces.
+/// A query for providers. The default matches all providers on all interfaces.
 #[derive(Clone, Default, Debug)]
 pub struct Query {
     /// The name of the provider, for example `tcp`, `verbs;ofi_rxm` or `shm`.
     pub provider: Option<String>,
     /// The local address to use: a number or a host name.
     pub address: Option<String>,
-    /// Only what keeps the order of writes to one place. A provider may be slower then.
+    /// If true, only providers that keep the order of writes to one place match. This order may make a provider slower.
     pub ordered: bool,
 }
 
@@ -28,22 +28,22 @@ pub struct Provider {
     delivery: bool,
 }
 
-// SAFETY: the description is the owner's alone, and nobody changes it after `list`; the library reads copies of it under
-// its own locks.
+// SAFETY: the description belongs to its owner alone, and nothing changes it after `list`. The library reads copies of
+// it under its own locks.
 unsafe impl Send for Provider {}
 // SAFETY: as above: through a shared reference it is only read.
 unsafe impl Sync for Provider {}
 
 impl Provider {
-    /// All that fit, best first in the library's opinion.
+    /// Lists all providers that match. The library orders them, with the ones that it considers best first.
     ///
     /// The first call in a process loads all providers, which takes up to half a second.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no provider matches.
     pub fn list(library: Library, query: &Query) -> Result<Vec<Provider>, FabricError> {
         let found = Infos::get(library, query, 0)?;
-        // The same question, for those that can confirm that bytes are in the peer's memory.
+        // The second query is for providers that can confirm that bytes are in the peer's memory.
         let confirming: HashSet<[String; 3]> = match Infos::get(library, query, sys::DELIVERY_COMPLETE) {
             Ok(infos) => infos.each().map(names).collect(),
             Err(_) => HashSet::new(),
@@ -65,18 +65,18 @@ impl Provider {
         Ok(all)
     }
 
-    /// The library it is of.
+    /// The library that the provider belongs to.
     pub fn library(&self) -> Library {
         self.library
     }
 
-    /// Its name: `tcp`, or `tcp;ofi_rxm` for two of them on top of each other.
+    /// The name: `tcp`, or `tcp;ofi_rxm` for two providers on top of each other.
     pub fn name(&self) -> String {
         // SAFETY: a string of the description.
         unsafe { text(self.fabric_attr().prov_name) }
     }
 
-    /// Its version.
+    /// The version of the provider.
     pub fn version(&self) -> (u32, u32) {
         let version = self.fabric_attr().prov_version;
         (version >> 16, version & 0xffff)
@@ -88,43 +88,43 @@ impl Provider {
         unsafe { text(self.fabric_attr().name) }
     }
 
-    /// The device: a network interface, a NIC.
+    /// The device: a network interface or a NIC.
     pub fn device(&self) -> String {
         // SAFETY: a string of the description.
         unsafe { text(self.domain_attr().name) }
     }
 
-    /// Its capabilities, as in `fi_getinfo(3)`.
+    /// The capabilities, as in `fi_getinfo(3)`.
     pub fn caps(&self) -> u64 {
         self.info().caps
     }
 
-    /// Bytes of the number that a write may carry to the receiver's queue; 0 if it carries none.
+    /// The size in bytes of the number that a write can carry to the receiver's queue; 0 if it can carry none.
     pub fn data_bytes(&self) -> usize {
         self.domain_attr().cq_data_size
     }
 
-    /// Bytes that it copies while a write is posted, at most.
+    /// The most bytes that the provider copies while a write is posted.
     pub fn inject_bytes(&self) -> usize {
         self.tx_attr().inject_size
     }
 
-    /// Bytes of one write, at most.
+    /// The most bytes of one write.
     pub fn message_bytes(&self) -> usize {
         self.ep_attr().max_msg_size
     }
 
-    /// Writes that may be under way.
+    /// The most writes that may be under way.
     pub fn queue_length(&self) -> usize {
         self.tx_attr().size
     }
 
-    /// Bytes of a key.
+    /// The size of a key in bytes.
     pub fn key_bytes(&self) -> usize {
         self.domain_attr().mr_key_size
     }
 
-    /// What it wants of registered memory, as in `fi_mr(3)`.
+    /// The requirements for registered memory, as in `fi_mr(3)`.
     pub fn mr_mode(&self) -> i32 {
         self.domain_attr().mr_mode
     }
@@ -139,17 +139,17 @@ impl Provider {
         self.mr_mode() & sys::MR_VIRT_ADDR != 0
     }
 
-    /// True if what is written from must be registered as well.
+    /// True if the source of a write must be registered as well.
     pub fn needs_local_regions(&self) -> bool {
         self.mr_mode() & sys::MR_LOCAL != 0
     }
 
-    /// The order of messages that it promises, as in `fi_endpoint(3)`.
+    /// The order of messages that the provider promises, as in `fi_endpoint(3)`.
     pub fn message_order(&self) -> u64 {
         self.tx_attr().msg_order
     }
 
-    /// True if of two writes to one place the second remains.
+    /// True if two writes to one place take effect in order, so that the bytes of the second one remain.
     pub fn keeps_write_order(&self) -> bool {
         self.message_order() & (sys::ORDER_WAW | sys::ORDER_RMA_WAW) != 0 && self.ep_attr().max_order_waw_size > 0
     }
@@ -211,7 +211,7 @@ impl Drop for Provider {
     }
 }
 
-/// One line: name, device, and what decides how it is used.
+/// Writes one line: name, device, and the abilities that decide how the provider is used.
 impl fmt::Display for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}", self.name(), self.device())?;
@@ -229,16 +229,17 @@ impl fmt::Debug for Provider {
     }
 }
 
-/// What two descriptions of the same thing have in common: provider, fabric, device.
+/// The identity of a described provider: its name, its fabric and its device.
 fn names(info: &sys::Info) -> [String; 3] {
-    // SAFETY: the library allocates a description with all its parts, and their strings are null or end with a zero byte.
+    // SAFETY: the library allocates a description with all its parts, and their strings are null or end with a zero
+    // byte.
     unsafe {
         let (fabric, domain) = (&*info.fabric_attr, &*info.domain_attr);
         [text(fabric.prov_name), text(fabric.name), text(domain.name)]
     }
 }
 
-/// A list of descriptions, the library's own.
+/// A list of descriptions that the library has allocated.
 struct Infos {
     library: Library,
     first: *mut sys::Info,
@@ -253,8 +254,8 @@ impl Infos {
         if hints.first.is_null() {
             return Err(library.failed("fi_dupinfo", "any", libc::ENOMEM));
         }
-        // SAFETY: the library allocates a description with all its parts, zeroed; they are the owner's until it is freed.
-        // The name is allocated as the library does it, which frees it.
+        // SAFETY: the library allocates a description with all its parts, zeroed; they are the owner's until it is
+        // freed. The name is allocated as the library does it, which frees it.
         unsafe {
             let info = &mut *hints.first;
             info.caps = sys::MSG | sys::RMA;

@@ -8,9 +8,9 @@ use crate::sys;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::null_mut;
 
-/// Completions that one call of the library returns at most.
+/// The most completions that one call of the library returns.
 const BATCH: usize = 32;
-/// Calls of the library in one read, so that a peer that never stops does not keep the caller here.
+/// The most calls of the library in one read, so that a peer that never stops sending cannot keep the caller here.
 const CALLS: usize = 8;
 
 /// The queue of an endpoint.
@@ -21,7 +21,7 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// A queue, if wanted and possible with a descriptor.
+    /// Opens a queue, with a descriptor if that is wanted and possible.
     pub fn open(domain: &Domain, size: usize, descriptor: bool) -> Result<Cq, FabricError> {
         if descriptor && let Ok(mut queue) = Cq::with(domain, size, sys::WAIT_FD) {
             let mut fd: RawFd = -1;
@@ -63,7 +63,7 @@ impl Cq {
         unsafe { &raw mut (*self.queue).fid }
     }
 
-    /// Makes progress, and adds what is new.
+    /// Makes progress, and adds the new completions.
     pub fn read(&mut self, operations: &mut Operations, out: &mut Vec<Completion>) -> Result<(), FabricError> {
         let empty = sys::CqDataEntry { op_context: null_mut(), flags: 0, len: 0, buf: null_mut(), data: 0 };
         let mut entries = [empty; BATCH];
@@ -94,7 +94,7 @@ impl Cq {
         Ok(())
     }
 
-    /// What failed; `None` if somebody else has read it.
+    /// Reads the error of a failed operation. `None` if there is none.
     fn read_error(&mut self, operations: &mut Operations) -> Result<Option<Completion>, FabricError> {
         let mut entry = sys::Roomy::new(sys::CqErrEntry {
             op_context: null_mut(),

@@ -1,24 +1,24 @@
 //! The file that the shm provider makes in `/dev/shm` for every endpoint, and leaves there if the process ends without
 //! closing it.
 //!
-//! It is removed when the endpoint is dropped, and when the process ends by itself. A process that is killed by
-//! `SIGKILL`, or by a signal without a handler, leaves it: [`left_behind`] finds those files.
+//! The file is removed when the endpoint is dropped, and when the process ends by itself. A process that is killed by
+//! `SIGKILL`, or by a signal without a handler, leaves the file. [`left_behind`] finds such files.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// Where they are.
+/// The folder of the files.
 const FOLDER: &str = "/dev/shm";
 
-/// Files of endpoints that are open, with the process that opened them.
+/// The files of open endpoints, each with the process that opened it.
 static OPEN: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 
-/// The file of one endpoint, if it has one.
+/// The file of one endpoint, if the endpoint has one.
 pub(crate) struct SharedFile(Option<PathBuf>);
 
 impl SharedFile {
-    /// That of an endpoint with this address. The provider's addresses are texts: `fi_shm`, a colon, two slashes, and the
-    /// name of the file.
+    /// The file of an endpoint with this address. The provider's addresses are texts: `fi_shm`, a colon, two slashes,
+    /// and the name of the file.
     pub fn of(address: &[u8]) -> SharedFile {
         let text = address.split(|&byte| byte == 0).next().and_then(|text| std::str::from_utf8(text).ok());
         let name = text.and_then(|text| text.strip_prefix("fi_shm://"));
@@ -32,7 +32,7 @@ impl SharedFile {
     }
 }
 
-/// After the endpoint was closed, which removes it in most versions.
+/// Removes the file after the endpoint was closed. Most versions have removed it by then.
 impl Drop for SharedFile {
     fn drop(&mut self) {
         let Some(path) = self.0.take() else { return };
@@ -41,16 +41,16 @@ impl Drop for SharedFile {
     }
 }
 
-/// The process ends, and endpoints in statics were not dropped.
+/// Removes the files of all open endpoints when the process ends, because endpoints in statics are not dropped.
 extern "C" fn at_exit() {
     let Ok(mut open) = OPEN.try_lock() else { return };
-    // A child that was forked has copies of its parent's.
+    // A forked child has copies of its parent's entries, and must not remove the files.
     let own = open.drain(..).filter(|(process, _)| *process == std::process::id());
     own.for_each(|(_, path)| _ = std::fs::remove_file(path));
 }
 
-/// Files that processes left behind that no longer exist. Remove them if no other container shares `/dev/shm`: its
-/// processes are not seen here.
+/// Finds the files of processes that no longer exist. Remove them only if no other container shares `/dev/shm`, because
+/// processes of other containers are not visible here.
 pub fn left_behind() -> Vec<PathBuf> {
     let Ok(folder) = std::fs::read_dir(FOLDER) else { return Vec::new() };
     let is_left = |path: &PathBuf| {
@@ -60,7 +60,7 @@ pub fn left_behind() -> Vec<PathBuf> {
     folder.filter_map(|file| Some(file.ok()?.path())).filter(is_left).collect()
 }
 
-/// The process in a name such as `PID:USER:NUMBER`.
+/// The number of the process in a name such as `PID:USER:NUMBER`.
 fn owner(name: &str) -> Option<u32> {
     let mut numbers = name.split(':').map(|number| number.parse::<u32>().ok());
     let process = numbers.next()??;

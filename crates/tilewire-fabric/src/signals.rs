@@ -2,12 +2,13 @@
 
 use std::mem::MaybeUninit;
 
-/// The signals that libraries below libfabric take over: PSM when it is loaded, the shm provider when an endpoint opens.
+/// The signals that libraries below libfabric take over: PSM when it is loaded, the shm provider when an endpoint
+/// opens.
 const TAKEN: [i32; 6] = [libc::SIGINT, libc::SIGILL, libc::SIGABRT, libc::SIGBUS, libc::SIGSEGV, libc::SIGTERM];
 
 /// The handlers at the time of [`Handlers::keep`], which are put back when it is dropped.
 ///
-/// Handlers belong to the process: one that another thread installs in between is replaced as well.
+/// Handlers belong to the process. A handler that another thread installs in the meantime is replaced, too.
 pub(crate) struct Handlers([Option<libc::sigaction>; 6]);
 
 impl Handlers {

@@ -1,10 +1,11 @@
-//! What of libfabric's C interface is used: types, tables of functions, and constants, by hand.
+//! The parts of libfabric's C interface that this crate uses: types, tables of functions, and constants, written by
+//! hand.
 //!
-//! Only fields up to the last one that is used are named. All of these types grow at their end alone, so the layouts
-//! here are those of every library from 1.11 on. The library itself allocates what it also reads past these fields
-//! ([`Info`] and all that hangs from it). For types of which the *caller* provides the memory and the library decides
-//! how much it reads or writes ([`MrAttr`], [`CqErrEntry`], [`CqAttr`], [`AvAttr`]) there is spare room behind the
-//! fields, which is zero: `Roomy`.
+//! Each type has only the fields up to the last one that is used. All of these types grow only at their end, so the
+//! layouts here fit every library from 1.11 on. The library itself allocates the types of which it also reads later
+//! fields ([`Info`] and everything that it points to). For other types the *caller* provides the memory and the library
+//! decides how much it reads or writes ([`MrAttr`], [`CqErrEntry`], [`CqAttr`], [`AvAttr`]). These have zeroed spare
+//! room behind the fields: `Roomy`.
 //!
 //! Names are those of the C headers without `fi_` and `fid_`.
 
@@ -12,14 +13,14 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// `fi_addr_t`.
 pub type Addr = u64;
-/// A value that no peer has.
+/// An address that no peer has.
 pub const ADDR_UNSPEC: Addr = u64::MAX;
 
 pub const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
 
-// ---- capabilities and flags ------------------------------------------------------------------------------------------
+// ---- capabilities and flags ----------------------------------------------------------------------------------------
 
 pub const MSG: u64 = 1 << 1;
 pub const RMA: u64 = 1 << 2;
@@ -35,7 +36,7 @@ pub const INJECT: u64 = 1 << 25;
 pub const DELIVERY_COMPLETE: u64 = 1 << 28;
 pub const SOURCE: u64 = 1 << 57;
 
-/// Modes: the caller lends memory with every operation.
+/// Modes in which the caller lends memory with every operation.
 pub const CONTEXT: u64 = 1 << 59;
 pub const CONTEXT2: u64 = 1 << 52;
 
@@ -48,7 +49,7 @@ pub const MR_ALLOCATED: c_int = 1 << 5;
 pub const MR_PROV_KEY: c_int = 1 << 6;
 pub const MR_ENDPOINT: c_int = 1 << 9;
 
-/// An address that is a text.
+/// The format of addresses that are texts.
 pub const ADDR_STR: u32 = 9;
 
 pub const PROGRESS_MANUAL: c_int = 2;
@@ -67,7 +68,7 @@ pub const ENABLE: c_int = 6;
 pub const EAGAIN: i32 = libc::EAGAIN;
 pub const EAVAIL: i32 = 259;
 
-// ---- descriptions of providers: allocated and freed by the library ----------------------------------------------------
+// ---- descriptions of providers: allocated and freed by the library -------------------------------------------------
 
 #[repr(C)]
 pub struct Info {
@@ -133,7 +134,7 @@ pub struct FabricAttr {
     pub api_version: u32,
 }
 
-// ---- what the caller provides -------------------------------------------------------------------------------------------
+// ---- what the caller provides --------------------------------------------------------------------------------------
 
 /// A structure of the caller with zeroed room behind it, for fields that newer libraries know.
 #[repr(C)]
@@ -147,7 +148,7 @@ impl<T> Roomy<T> {
         Roomy { known, room: [0; 32] }
     }
 
-    /// For the library, which may go on behind the fields.
+    /// A pointer for the library, which may also use the room behind the fields.
     pub fn as_mut_ptr(&mut self) -> *mut T {
         (&raw mut *self).cast()
     }
@@ -221,7 +222,7 @@ pub struct RmaIov {
     pub key: u64,
 }
 
-/// Part of the binary interface as it is: the library reads no more.
+/// A fixed part of the binary interface: the library reads no further fields.
 #[repr(C)]
 pub struct MsgRma {
     pub msg_iov: *const libc::iovec,
@@ -234,18 +235,18 @@ pub struct MsgRma {
     pub data: u64,
 }
 
-/// `fi_context2`: the provider's own, from the post to its completion.
+/// `fi_context2`. It belongs to the provider from the post to the completion.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub struct Context {
     pub internal: [*mut c_void; 8],
 }
 
-// ---- objects and their tables -------------------------------------------------------------------------------------------
+// ---- objects and their tables --------------------------------------------------------------------------------------
 //
-// A table begins with its size: a function that an older library does not know lies behind its end. All of those used
-// here are older than 1.11 and in every table; providers fill those that they do not have with functions that return
-// ENOSYS.
+// A table begins with its size, and functions that an older library does not know are behind its end. All functions
+// used here are older than 1.11, so every table has them. Providers fill in functions that return ENOSYS for those that
+// they do not support.
 
 #[repr(C)]
 pub struct Fid {
@@ -396,7 +397,7 @@ pub struct OpsAv {
     pub insert: unsafe extern "C" fn(*mut FidAv, *const c_void, usize, *mut Addr, u64, *mut c_void) -> c_int,
 }
 
-// ---- the symbols of the library -------------------------------------------------------------------------------------------
+// ---- the symbols of the library ------------------------------------------------------------------------------------
 
 pub type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const Info, *mut *mut Info) -> c_int;
 pub type FreeInfo = unsafe extern "C" fn(*mut Info);
@@ -410,7 +411,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// The figures are those that a C compiler gives for the headers of 1.17.
+    /// The expected numbers are those of a C compiler for the headers of 1.17.
     #[test]
     fn layouts_are_those_of_the_c_headers() {
         assert_eq!([offset_of!(Info, src_addr), offset_of!(Info, tx_attr)], [48, 72]);

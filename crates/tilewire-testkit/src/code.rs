@@ -1,4 +1,4 @@
-//! A short way to write kernels by hand: every method records the line of its caller.
+//! A short way to write kernels by hand. Every method records the line of its caller.
 
 use tilewire::ir::{
     Access, Base, Builder, Inst, Kernel, Op, Param, ParamId, Place, Region, RoleId, Slot, SourceLine, Type, Value,

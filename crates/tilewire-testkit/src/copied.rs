@@ -1,4 +1,4 @@
-//! Launches on a device copy of host tensors: for tests, and to try a kernel.
+//! Launches on a device copy of host tensors, for tests and for trying a kernel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub struct RankLaunch<'a> {
     pub args: &'a [Arg],
 }
 
-/// For every parameter the bytes of every bank.
+/// The bytes of every bank, for each parameter.
 type Results = Vec<Vec<Vec<u8>>>;
 
 /// Runs one launch of a kernel on a copy of the memory that `args` name and returns the bytes afterwards: for every
@@ -40,7 +40,7 @@ pub fn evaluate_world(
     deadline: Option<Duration>,
 ) -> Result<Vec<Results>, CudaError> {
     let copies = Copies::take(device, ranks)?;
-    // One word for all: the first rank that gives up ends the others, and reports why.
+    // All ranks have the same abort word: the first rank that gives up ends the others, and reports the reason.
     let abort = AbortWord::new(device)?;
     let mut launches = Vec::new();
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
@@ -53,13 +53,14 @@ pub fn evaluate_world(
     for (k, launch) in launches.iter_mut().enumerate() {
         started = launch.start();
         if started.is_err() {
-            // The running ones would wait for one that never starts.
+            // Otherwise the running kernels would wait for one that never starts.
             abort.set(1)?;
             launches.truncate(k);
             break;
         }
     }
-    // All are waited for, whatever the first returns. A rank that reports more than the set word knows what happened.
+    // Waits for all ranks, whatever the first returns. The error of a rank that reports more than the set word has the
+    // cause.
     let ends: Vec<Result<(), CudaError>> = launches.iter_mut().map(Launch::sync).collect();
     started?;
     let (aborted, others): (Vec<_>, Vec<_>) =
@@ -69,7 +70,7 @@ pub fn evaluate_world(
     Ok(ranks.iter().map(|rank| rank.args.iter().map(|arg| copies.results(arg, &bytes)).collect()).collect())
 }
 
-/// Device copies of pieces of host memory: memories that overlap are one piece.
+/// Device copies of pieces of host memory. Memories that overlap become one piece.
 struct Copies {
     pieces: Vec<Piece>,
 }
@@ -77,12 +78,12 @@ struct Copies {
 struct Piece {
     start: usize,
     end: usize,
-    /// Offset of `start` in the copy, so that it is aligned as on the host.
+    /// The offset of `start` in the copy, which keeps the alignment of the host.
     skew: usize,
     buffer: Arc<Buffer>,
 }
 
-/// Alignment that a copy keeps.
+/// The alignment that a copy keeps.
 const ALIGN: usize = 256;
 
 impl Copies {

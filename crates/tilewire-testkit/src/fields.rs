@@ -1,5 +1,5 @@
-//! The fields of a hook's context that say *what* a value is, by definition: hooks that write them down in any collective, and what
-//! they must have written, whichever algorithm and protocol carried it.
+//! The fields of a hook's context that say *which* value a hook handles. The hooks here write these fields in any
+//! collective. The definitions here say what they must have written, whatever algorithm and protocol carried the value.
 
 use std::fmt;
 use tilewire::collective::{Reducible, Rounds};
@@ -11,7 +11,7 @@ use tilewire::{
     gather, recv, reduce_scatter, scatter, send, sendrecv,
 };
 
-/// What moves or combines.
+/// The collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collective {
     /// From rank 0 to rank 1.
@@ -43,12 +43,12 @@ impl Collective {
         Collective::AllReduce,
     ];
 
-    /// Whether what is produced ends in the output of one rank.
+    /// True if every produced value ends in the output of one rank.
     pub fn ends_in_one(self) -> bool {
         !matches!(self, Collective::AllGather | Collective::Broadcast | Collective::AllReduce)
     }
 
-    /// Whether what is consumed comes from the input of one rank.
+    /// True if every consumed value comes from the input of one rank.
     pub fn comes_from_one(self) -> bool {
         !self.reduces()
     }
@@ -69,7 +69,7 @@ impl Collective {
         }
     }
 
-    /// Chunks of the input and of the output of a rank, in a world of so many.
+    /// The number of chunks in the input and in the output of a rank, in a world of this size.
     pub fn chunks(self, me: usize, ranks: usize) -> (usize, usize) {
         match self {
             Collective::AllToAll => (ranks, ranks),
@@ -90,7 +90,7 @@ impl Collective {
     }
 }
 
-/// A collective and how it is done.
+/// A collective, its algorithm and its protocol.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Form {
     pub collective: Collective,
@@ -100,15 +100,15 @@ pub struct Form {
     pub blocks: Option<usize>,
     /// Positions of a chunk, at most [`Form::LONGEST`].
     pub len: usize,
-    /// Whether the chunk has a shape.
+    /// True if the chunk has a shape.
     pub shaped: bool,
-    /// Whether there is a consume hook.
+    /// True if there is a consume hook.
     pub consumes: bool,
     /// The hook that asks for `peer()` and `recv_peer()` even where the collective refuses one of them.
     pub insists: Option<Leg>,
 }
 
-/// Which hook.
+/// The kind of hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leg {
     Produce,
@@ -124,50 +124,50 @@ impl fmt::Display for Form {
 /// The fields: rank, world_size, shard, peer, recv_peer, pos, row, col, rows, cols, chunk.
 type Fields<X> = [Option<X>; 11];
 
-/// The lowest bit of each, so that a word holds them all.
+/// The lowest bit of each field, so that one word holds all fields.
 const BITS: [u32; 11] = [0, 4, 8, 12, 16, 20, 30, 35, 40, 45, 55];
 const NAMES: [&str; 11] =
     ["rank", "world_size", "shard", "peer", "recv_peer", "pos", "row", "col", "rows", "cols", "chunk"];
 
-/// What a consume hook multiplies what arrives by, before it adds its own fields.
+/// The factor by which a consume hook multiplies an arriving value before it adds its own fields.
 const SENT: i64 = 31;
 
 impl Form {
     pub const LONGEST: usize = 600;
 
-    /// Rows and columns of the chunk, where it has a shape.
+    /// The rows and columns of the chunk, if it has a shape.
     pub fn shape(&self) -> Option<(usize, usize)> {
         let rows = (1..=20).rev().find(|rows| self.len.is_multiple_of(*rows)).expect("one row");
         self.shaped.then_some((rows, self.len / rows))
     }
 
-    /// Whether there is a produce hook: peers that read an input where it lies run none.
+    /// True if there is a produce hook. Peers that read an input in place run none.
     pub fn produces(&self) -> bool {
         !(self.collective.reduces() && self.primitive == Some(Primitive::Direct))
     }
 
-    /// What the library says can be done so.
+    /// The forms that the library supports.
     pub fn is_possible(&self) -> bool {
         let Form { collective, algorithm, primitive, consumes, .. } = *self;
         let carried = match algorithm {
             Some(Algorithm::Ring) => matches!(primitive, None | Some(Primitive::Staged)),
             Some(Algorithm::TwoPhase) => matches!(primitive, None | Some(Primitive::Staged)),
-            Some(Algorithm::OneShot) if collective == Collective::AllReduce => primitive == Some(Primitive::Packet),
+            Some(Algorithm::OneShot) if collective == Collective::AllReduce => {
+                matches!(primitive, Some(Primitive::Packet | Primitive::Direct))
+            }
             _ => true,
         };
         let combined = match (collective, primitive) {
             (Collective::ReduceScatter | Collective::AllReduce, Some(Primitive::Bulk)) => false,
-            // Nobody runs a hook of it.
-            (Collective::AllReduce, Some(Primitive::Direct)) => false,
             (Collective::AllReduce, Some(Primitive::Packet)) => algorithm != Some(Algorithm::TwoPhase),
-            (Collective::ReduceScatter, Some(Primitive::Direct)) => consumes,
+            (Collective::ReduceScatter | Collective::AllReduce, Some(Primitive::Direct)) => consumes,
             (_, Some(Primitive::Direct)) => !consumes,
             _ => true,
         };
         carried && combined
     }
 
-    /// Builds one rank's part and launches it, or traces it.
+    /// Builds one rank's part, and launches or traces it.
     pub fn part<T: Reducible>(
         &self,
         link: &dyn Transport,
@@ -250,7 +250,7 @@ impl Form {
         fields.into_iter().zip(BITS).fold(c.value(0i64), word)
     }
 
-    /// What a rank's output must have after a launch, position by position; none where nothing is to be written.
+    /// The expected output of a rank after a launch, by position. Empty if nothing is written.
     pub fn must(&self, me: usize, ranks: usize) -> Vec<i64> {
         let (root, senders) = (
             ranks - 1,
@@ -278,7 +278,7 @@ impl Form {
         senders.iter().flat_map(chunk).collect()
     }
 
-    /// The definition.
+    /// The definition of the expected fields.
     fn fields(&self, (from, to): (usize, usize), pos: usize, ranks: usize, sends: bool) -> Fields<i64> {
         let shard = self.collective.shard((from, to), pos, self.len.div_ceil(ranks).max(1));
         let (rows, cols) = self.shape().unwrap_or((1, self.len));
@@ -298,7 +298,7 @@ impl Form {
         .map(|field| field.map(|field| field as i64))
     }
 
-    /// The first difference between an output and what it must have, with the names of the fields.
+    /// The first difference between an output and the expected one, with the names of the fields.
     pub fn fault<T: Reducible>(&self, me: usize, ranks: usize, out: &[T]) -> Option<String> {
         let must = self.must(me, ranks);
         let same = |at: usize| T::from_bits(must[at] as u64).to_bits() == out[at].to_bits();
@@ -321,7 +321,8 @@ fn first_difference(a: u64, b: u64) -> &'static str {
     NAMES[BITS.iter().rposition(|&first| first <= bit).unwrap_or(0)]
 }
 
-/// Every collective in every algorithm and protocol that takes it, in two sizes, with and without a shape and a consume hook.
+/// Every collective in every algorithm and protocol that takes it, in two sizes, with and without a shape and a consume
+/// hook.
 pub fn all(blocks: &[Option<usize>], rounds: &[Option<Rounds>]) -> Vec<Form> {
     let primitives =
         [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Bulk), Some(Primitive::Direct)];

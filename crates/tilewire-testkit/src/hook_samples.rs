@@ -1,13 +1,14 @@
-//! Every hook of the library as a kernel of one rank, with what it must give: computed by plain loops over the scalar definitions.
+//! Every hook of the library as a kernel of one rank, with its expected output, which plain loops over the scalar
+//! definitions compute.
 
 use crate::programs::data::element;
 use crate::random::Random;
 use tilewire::hooks::{self, Accumulates, Compose, Quantised};
-use tilewire::ir::scalar::{Element, Float, Integer, Number, dynamic};
+use tilewire::ir::scalar::{Arithmetic, Element, Float, Integer, Number, dynamic};
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::{Arg, Bf16, F8E4M3, F8E5M2, F16, Memory, Scalar, Tensor, Traced, map};
 
-/// A kernel, its output, and the bits its elements must have.
+/// A kernel, its output, and the expected bits of the elements.
 pub struct Sample {
     pub name: String,
     pub traced: Traced,
@@ -28,7 +29,7 @@ impl Sample {
         self.traced.args.iter().position(is_out).expect("the kernel has an output")
     }
 
-    /// What is wrong with the bytes of an output, if anything.
+    /// The first fault in the bytes of an output, if there is one.
     pub fn fault(&self, bytes: &[u8]) -> Option<String> {
         let size = self.ty.size();
         assert_eq!(bytes.len(), self.expected.len() * size, "{}", self.name);
@@ -40,7 +41,7 @@ impl Sample {
     }
 }
 
-/// All of them.
+/// All samples.
 pub fn all() -> Vec<Sample> {
     let mut all = places();
     all.extend(numbers());
@@ -50,7 +51,7 @@ pub fn all() -> Vec<Sample> {
     all
 }
 
-/// Elements of all kinds: zeros, infinities, NaN, denormals, integers at their ends.
+/// Elements of all kinds: zeros, infinities, NaN, denormals, the largest and smallest integers.
 fn mixed<T: Element>(len: usize, seed: u64) -> Tensor<T> {
     let mut random = Random::new(seed);
     Tensor::from_fn(len, |_| T::from_bits(element(T::TYPE, &mut random)))
@@ -170,12 +171,12 @@ fn numbers() -> Vec<Sample> {
     all
 }
 
-/// By a scalar, which is read at launch.
+/// Scales by a scalar, which is read at launch.
 fn scaled<T: Number>() -> Sample {
     let (out, inp) = (Tensor::<T>::zeros(129), mixed::<T>(129, 11));
     let factor = Scalar::new(ordinary::<T>(1, 12).get(0));
     let traced = map(&out, &inp).produce(hooks::scale(&factor)).trace().unwrap();
-    let expected = inp.to_vec().into_iter().map(|x| Number::mul(x, factor.get())).collect();
+    let expected = inp.to_vec().into_iter().map(|x| Arithmetic::mul(x, factor.get())).collect();
     Sample::new(format!("scale {} by a scalar", T::TYPE), traced, &out, expected)
 }
 
@@ -183,30 +184,31 @@ fn scaled_by_rows<T: Number>() -> Sample {
     let (out, inp, factors) = (Tensor::<T>::zeros(65), mixed::<T>(65, 13), mixed::<T>(5, 14));
     let shaped = map(&out, &inp).chunk_shape(5, 13);
     let traced = shaped.produce(hooks::scale(hooks::per_row(&factors))).trace().unwrap();
-    let expected = (0..65).map(|k| Number::mul(inp.get(k), factors.get(k / 13))).collect();
+    let expected = (0..65).map(|k| Arithmetic::mul(inp.get(k), factors.get(k / 13))).collect();
     Sample::new(format!("scale {} by rows", T::TYPE), traced, &out, expected)
 }
 
-/// A plain number, for a float that Rust does not have.
+/// Scales a float that Rust does not have by a plain number.
 fn scaled_plainly() -> Sample {
     let (out, inp) = (Tensor::<Bf16>::zeros(31), mixed::<Bf16>(31, 15));
     let traced = map(&out, &inp).produce(hooks::scale(1.7)).trace().unwrap();
-    let expected = inp.to_vec().into_iter().map(|x| Number::mul(x, Bf16::from_f32(1.7))).collect();
+    let expected = inp.to_vec().into_iter().map(|x| Arithmetic::mul(x, Bf16::from_f32(1.7))).collect();
     Sample::new("scale bf16 by 1.7", traced, &out, expected)
 }
 
-/// By columns and by elements, one after the other.
+/// Adds a bias by columns, and then one by elements.
 fn biased<T: Number>() -> Sample {
     let (out, inp) = (Tensor::<T>::zeros(65), mixed::<T>(65, 16));
     let (columns, rest) = (mixed::<T>(13, 17), mixed::<T>(65, 18));
     let shaped = map(&out, &inp).chunk_shape(5, 13);
     let by_column = hooks::bias(hooks::per_col(&columns));
     let traced = shaped.produce(by_column.then_at(|c, x| x + hooks::Operand::value(&hooks::per_element(&rest), c)));
-    let expected = (0..65).map(|k| Number::add(Number::add(inp.get(k), columns.get(k % 13)), rest.get(k))).collect();
+    let expected =
+        (0..65).map(|k| Arithmetic::add(Arithmetic::add(inp.get(k), columns.get(k % 13)), rest.get(k))).collect();
     Sample::new(format!("bias {}", T::TYPE), traced.trace().unwrap(), &out, expected)
 }
 
-/// Cast on the send leg.
+/// Casts on the send leg.
 fn casted<A: Element, B: Element>() -> Sample {
     let (out, inp) = (Tensor::<B>::zeros(130), mixed::<A>(130, 19));
     let traced = map(&out, &inp).produce(hooks::cast()).trace().unwrap();
@@ -220,7 +222,7 @@ fn accumulated<Out: Accumulates, T: Number>() -> Sample {
     let traced = map(&out, &inp).consume(hooks::accumulate()).trace().unwrap();
     let sum = |k: usize| {
         let (a, b) = (cast::<Out, Out::Sum>(before[k]), cast::<T, Out::Sum>(inp.get(k)));
-        cast::<Out::Sum, Out>(Number::add(a, b))
+        cast::<Out::Sum, Out>(Arithmetic::add(a, b))
     };
     let expected = (0..131).map(sum).collect();
     Sample::new(format!("accumulate {} into {}", T::TYPE, Out::TYPE), traced, &out, expected)
@@ -249,7 +251,7 @@ fn bias_gelu<T: Float>() -> Sample {
     let (out, inp, bias) = (Tensor::<T>::zeros(6 * 21), ordinary::<T>(6 * 21, 22), ordinary::<T>(21, 23));
     let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
     let traced = map(&out, &inp).chunk_shape(6, 21).produce(hook).trace().unwrap();
-    let expected = (0..126).map(|k| from_f32(gelu(as_f32(Number::add(inp.get(k), bias.get(k % 21)))))).collect();
+    let expected = (0..126).map(|k| from_f32(gelu(as_f32(Arithmetic::add(inp.get(k), bias.get(k % 21)))))).collect();
     Sample::new(format!("bias and gelu {}", T::TYPE), traced, &out, expected)
 }
 
@@ -282,7 +284,7 @@ fn norm<T: Float, W: Float>(rows: usize, cols: usize) -> Sample {
     Sample::new(format!("rms_norm {rows} x {cols} {} by {}", T::TYPE, W::TYPE), traced, &out, expected)
 }
 
-/// Neighbours pair first; an odd last one is carried up.
+/// Neighbours are added in pairs first. An odd last element moves up a level.
 fn pairwise(mut level: Vec<f32>) -> f32 {
     while level.len() > 1 {
         level = level.chunks(2).map(|pair| if pair.len() == 2 { pair[0] + pair[1] } else { pair[0] }).collect();
@@ -305,7 +307,7 @@ fn quantised() -> Vec<Sample> {
 
 fn quantise<In: Float, Out: Float, Q: Quantised>(largest: Q, group: usize, len: usize) -> Sample {
     let (out, inp) = (Tensor::<Out>::zeros(len), ordinary::<In>(len, 28));
-    // A group of zeros, one with a NaN, one that hardly is.
+    // One group of zeros, one with a NaN, and one of tiny numbers.
     (0..group.min(len)).for_each(|k| inp.set(k, In::default()));
     if len > 3 * group {
         inp.set(group, from_f32(f32::NAN));
@@ -318,13 +320,13 @@ fn quantise<In: Float, Out: Float, Q: Quantised>(largest: Q, group: usize, len: 
     Sample::new(name, traced, &out, expected)
 }
 
-/// What comes out of `quantise` and `dequantise`.
+/// The expected output of `quantise` and `dequantise`.
 pub fn quantised_and_back<In: Element, Out: Element, Q: Element>(inp: &[In], largest: Q, group: usize) -> Vec<Out> {
     let mut expected = Vec::new();
     for group in inp.chunks(group) {
         let magnitudes = group.iter().map(|&x| as_f32(x).abs());
-        let most = magnitudes.reduce(Number::max).unwrap();
-        let scale = Number::max(most * (1.0 / as_f32(largest)), f32::MIN_POSITIVE);
+        let most = magnitudes.reduce(Arithmetic::max).unwrap();
+        let scale = Arithmetic::max(most * (1.0 / as_f32(largest)), f32::MIN_POSITIVE);
         for &x in group {
             let x = as_f32(x) * (1.0 / scale);
             let x = if Q::TYPE.is_float() { x } else { Float::round_even(x) };
@@ -347,7 +349,7 @@ fn composed() -> Vec<Sample> {
     let expected = (0..50).map(|k| of(inp.get(49 - k))).collect();
     let gathered = Sample::new("gather then", traced, &out, expected);
 
-    // Sent as bf16, stored as f32, at another place.
+    // The values are sent as bf16, and stored as f32 at another place.
     let (out, inp) = (Tensor::<f32>::zeros(48), ordinary::<f32>(48, 31));
     let narrow = hooks::transpose().then(|x| x.cast::<Bf16>());
     let traced =

@@ -1,7 +1,8 @@
-//! Ranks as processes: the test binary runs itself again, once per rank, and talks to the children through their standard input.
+//! Ranks as processes: the test binary runs itself again, once per rank, and talks to the children through their
+//! standard input.
 //!
-//! The parent is a script: it says when the ranks gather, when one is killed, and reads what each reports. Reading has a deadline, so a
-//! rank that hangs is a failure.
+//! The parent is a script. It says when the ranks gather and when one is killed, and it reads the report of each.
+//! Reading has a deadline, so a rank that hangs is a failure.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +24,7 @@ impl Job {
         Job::start_with(test, ranks, |_, command| command)
     }
 
-    /// The same; `adapt` may change a rank's command.
+    /// Does the same. `adapt` may change a rank's command.
     pub fn start_with(test: &str, ranks: usize, adapt: impl Fn(usize, &mut Command) -> &mut Command) -> Job {
         let mut job = Job { children: Vec::new(), lines: Vec::new() };
         for rank in 0..ranks {
@@ -39,12 +40,12 @@ impl Job {
         job
     }
 
-    /// From now on a rank may take so long to report.
+    /// Sets how long a rank may take to report from now on.
     pub fn allow(&self, patience: Duration) {
         self.lines.iter().for_each(|line| line.set_read_timeout(Some(patience)).unwrap());
     }
 
-    /// One all-gather among all ranks; gives what was gathered.
+    /// Runs one all-gather among all ranks, and returns the gathered values.
     pub fn gather(&mut self) -> Vec<Vec<u8>> {
         let parts: Vec<Vec<u8>> =
             self.lines.iter_mut().map(|line| receive(line).expect("every rank gathers")).collect();
@@ -55,7 +56,7 @@ impl Job {
         parts
     }
 
-    /// What these ranks put into an all-gather that the caller goes on with by `tell`.
+    /// The values that these ranks give to an all-gather. The caller finishes it with `tell`.
     pub fn collect(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
         ranks.into_iter().map(|rank| receive(&mut self.lines[rank]).expect("every rank gathers")).collect()
     }
@@ -116,7 +117,7 @@ impl Drop for Job {
     }
 }
 
-/// One rank, in its own process.
+/// One rank in its own process.
 pub struct Member {
     pub rank: usize,
     pub size: usize,
@@ -133,7 +134,7 @@ impl Member {
         Some(Member { rank: rank.parse().unwrap(), size: size.parse().unwrap(), line })
     }
 
-    /// The all-gather that the parent plays.
+    /// The all-gather that runs through the parent.
     pub fn exchange(&mut self, mine: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         send(&mut self.line, mine)?;
         (0..self.size).map(|_| receive(&mut self.line)).collect()
@@ -143,7 +144,7 @@ impl Member {
         send(&mut self.line, text.as_ref().as_bytes()).unwrap();
     }
 
-    /// What the parent tells.
+    /// The next line from the parent.
     pub fn hear(&mut self) -> Vec<u8> {
         receive(&mut self.line).expect("the parent says something")
     }

@@ -6,7 +6,7 @@ use tilewire::ir::{
     RequiredSpan, Scope, Slot, Special, Type, UnaryOp,
 };
 
-/// All of them, with the names of their snapshots.
+/// All kernels, with the names of their snapshots.
 pub fn all() -> Vec<(&'static str, Kernel)> {
     vec![
         ("scale", scale()),
@@ -40,7 +40,7 @@ pub fn scale() -> Kernel {
     code.finish()
 }
 
-/// Constants of every type, odd ones included.
+/// Constants of every type, including unusual ones.
 pub fn constants() -> Kernel {
     let mut code = Code::new("constants of every type");
     code.role("main", 1, 1, |c, _| {

@@ -1,9 +1,11 @@
-//! What the tests of tilewire share with each other, with its program and with its fuzz targets. Compiled once, and never published.
+//! Code that tilewire's tests share with each other, with the program and with the fuzz targets. It is compiled once
+//! and never published.
 //!
-//! - **In**: the public API of `tilewire`. **Out**: programs, plans and data to judge it by.
+//! - **In**: the public API of `tilewire`. **Out**: programs, plans and data for testing it.
 //! - **Invariants**: everything random comes from a seed, and a seed gives the same on every machine.
-//! - **Must not know**: what is private to the library. Unit tests inside the library may use only [`random`], [`mutations`] and [`libfabric`]: types of
-//!   `tilewire` that the rest names are, to them, types of another crate.
+//! - **Must not know**: private parts of the library. Unit tests inside the library may use only [`random`],
+//!   [`mutations`] and [`libfabric`]. For them, the types of `tilewire` that other modules name are types of another
+//!   crate.
 //!
 //! | module | holds |
 //! |---|---|
@@ -19,7 +21,7 @@
 //! | [`libfabric`] | libfabric, fetched where it is not installed |
 //! | [`ptxas`], [`numpy`] | NVIDIA's assembler and a library of Python, fetched where they are not installed |
 //! | [`job`], [`ranks`] | tests whose ranks are processes |
-// Read as source by the authors of tests, and never published: what a name does not say is documented.
+// Only authors of tests read this crate, as source. So an item has documentation only if its name does not say enough.
 #![allow(missing_docs)]
 
 pub mod code;

@@ -1,7 +1,7 @@
-//! libfabric for tests, without root: found in the environment (`TILEWIRE_LIBFABRIC`), installed on this machine, or fetched as
-//! Debian packages into the build folder.
+//! libfabric for tests, without root. It is taken from the environment (`TILEWIRE_LIBFABRIC`) or from this machine, or
+//! fetched as Debian packages into the build folder.
 //!
-//! It uses the standard library alone, so that tests of any crate can include this file.
+//! This file uses only the standard library, so that tests of any crate can include it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +39,7 @@ fn search() -> Result<PathBuf, String> {
     if library.exists() {
         return Ok(library);
     }
-    // Test programs run side by side: each makes its own, and the first one stays.
+    // Test programs run at the same time. Each makes its own folder, and the first one stays.
     let own = build.join(format!("libfabric.{}", std::process::id()));
     let made = fetch(&own);
     if made.is_ok() {
@@ -52,7 +52,7 @@ fn search() -> Result<PathBuf, String> {
     }
 }
 
-/// Fetches the package and what it needs, and links all libraries of them into the folder `lib`.
+/// Fetches the package and its dependencies, and links all of their libraries into the folder `lib`.
 fn fetch(folder: &Path) -> Result<(), String> {
     let at = |error: std::io::Error| format!("{}: {error}", folder.display());
     let (packages, root, lib) = (folder.join("packages"), folder.join("root"), folder.join("lib"));
@@ -64,7 +64,7 @@ fn fetch(folder: &Path) -> Result<(), String> {
     while let Some(name) = names.get(next) {
         let needed = output(Command::new("apt-cache").args(["depends", "--no-recommends", "--no-suggests"]).arg(name))?;
         let needed = needed.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-        // Libraries alone. The C library is here, whatever else is.
+        // Only libraries are needed. The C library is on every machine.
         let wanted =
             |name: &&str| (name.starts_with("lib") || name.starts_with("ibverbs")) && !name.starts_with("libc6");
         let new: Vec<String> =
@@ -102,7 +102,7 @@ fn link(folder: &Path, seen_from_lib: &Path, lib: &Path) -> std::io::Result<()> 
     Ok(())
 }
 
-/// What a program prints; the error is what it says if it fails.
+/// The output of a program. If it fails, the error is its message.
 fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name} does not start: {error}"))?;

@@ -1,4 +1,4 @@
-//! Kernels broken by bytes: a target for fuzzing the IR's verifier and its printer.
+//! Kernels that bytes of input break: a fuzz target for the IR's verifier and its printer.
 
 use crate::kernels;
 use crate::random::Random;
@@ -7,8 +7,8 @@ use tilewire::ir::{
     VarId, fingerprint, inst_text, verify,
 };
 
-/// The first byte chooses a kernel, every 8 bytes after it break it once more. The verifier, the printer and the fingerprint do not
-/// panic, and what passes can be looked at without checks. True if it passed.
+/// The first byte chooses a kernel, and every 8 bytes after it break the kernel once more. The verifier, the printer
+/// and the fingerprint must not panic, and a kernel that passes can be read without checks. Returns true if it passed.
 pub fn ir(data: &[u8]) -> bool {
     thread_local!(static KERNELS: Vec<(&'static str, Kernel)> = kernels::all());
     let (which, breaks) = data.split_first().unwrap_or((&0, &[]));
@@ -37,7 +37,7 @@ pub fn ir(data: &[u8]) -> bool {
     passed
 }
 
-/// What an engine does with a verified kernel.
+/// Reads a verified kernel as an engine does.
 fn look_without_checks(kernel: &Kernel) {
     for role in kernel.roles.values() {
         kernel.walk(role.body, &mut |inst| {

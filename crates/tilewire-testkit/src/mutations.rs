@@ -1,9 +1,10 @@
-//! Inputs for a target of fuzzing where there is no fuzzer: known ones, and mutations of them. The same in every run.
+//! Inputs for a fuzz target on machines without a fuzzer: known inputs and mutations of them. They are the same in
+//! every run.
 
 use crate::random::Random;
 
-/// Calls a target with the seeds and with mutations of them, `cases` in all, or as many as `TILEWIRE_CASES` says; gives how many.
-/// What makes a target panic is printed.
+/// Calls a target with the seeds and with mutations of them: `cases` calls, or as many as `TILEWIRE_CASES` says.
+/// Returns the number of calls. Prints an input that makes the target panic.
 pub fn mutations(seeds: &[Vec<u8>], cases: usize, mut target: impl FnMut(&[u8])) -> usize {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let cases = number("TILEWIRE_CASES").map_or(cases, |cases| cases as usize);

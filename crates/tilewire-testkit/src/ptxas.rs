@@ -1,5 +1,5 @@
-//! `ptxas`, NVIDIA's assembler of PTX, for tests without a GPU. It is found in the environment (`TILEWIRE_PTXAS`), in the path, or
-//! installed from its Python wheel into the build folder.
+//! `ptxas`, NVIDIA's assembler of PTX, for tests without a GPU. It is taken from the environment (`TILEWIRE_PTXAS`) or
+//! the path, or installed from its Python wheel into the build folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tilewire::ptx::Target;
 
-/// What `ptxas -v` says of an entry.
+/// The report of `ptxas -v` about an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub registers: u32,
-    /// Bytes that did not fit in registers: stored and loaded.
+    /// The bytes that did not fit in registers: stored and loaded.
     pub spills: u32,
 }
 
@@ -54,7 +54,8 @@ fn search() -> Result<PathBuf, String> {
     }
 }
 
-/// A folder for files of tests in the build folder: what cargo calls `CARGO_TARGET_TMPDIR`, which it tells integration tests only.
+/// A folder for files of tests in the build folder. It is cargo's `CARGO_TARGET_TMPDIR`, which only integration tests
+/// get.
 pub(crate) fn scratch() -> PathBuf {
     let program = std::env::current_exe().expect("a running program has a path");
     // target/PROFILE/deps/PROGRAM
@@ -67,7 +68,7 @@ fn works(path: &Path) -> bool {
     Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Assembles a text; the error is what the assembler says.
+/// Assembles a text. The error is the message of the assembler.
 pub fn assemble(text: &str, target: Target) -> Result<Usage, String> {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +90,7 @@ pub fn assemble(text: &str, target: Target) -> Result<Usage, String> {
     })
 }
 
-/// The number before some words.
+/// The number that stands before some words.
 fn before(text: &str, words: &str) -> Option<u32> {
     let head = &text[..text.find(words)?];
     head.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -10,7 +10,7 @@ impl Random {
         Random(seed)
     }
 
-    /// The sequence of a numbered case. Numbers that are near each other give sequences that are nothing alike.
+    /// The sequence of a numbered case. Neighbouring numbers give unrelated sequences.
     pub fn of_case(number: u64) -> Random {
         let mut random = Random(number);
         let high = random.below_u64(1 << 32);
@@ -24,7 +24,7 @@ impl Random {
         mixed(self.0)
     }
 
-    /// A number below `n`, or 0 if there is none. The bias of the remainder does not matter here.
+    /// A number below `n`, or 0 if `n` is 0. The bias of the remainder does not matter here.
     pub fn below(&mut self, n: usize) -> usize {
         self.below_u64(n as u64) as usize
     }
@@ -34,17 +34,17 @@ impl Random {
         self.next() % n.max(1)
     }
 
-    /// True once in `n`.
+    /// True with a probability of 1 in `n`.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below_u64(n) == 0
     }
 
-    /// One of these.
+    /// One of the items.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
 
-    /// Puts items in another order.
+    /// Shuffles items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         (1..items.len()).rev().for_each(|i| items.swap(i, self.below(i + 1)));
     }
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// A number of which every bit depends on every bit of `x`.
+/// A number whose every bit depends on every bit of `x`.
 pub fn mixed(x: u64) -> u64 {
     let z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! Bodies that run in every rank of a world: of threads, or of processes that meet at a store in the parent.
+//! Runs a body in every rank of a world. Ranks are threads, or processes that meet at a store in the parent.
 
 use crate::job::{Job, Member};
 use std::sync::atomic::AtomicU64;
@@ -17,25 +17,41 @@ pub fn in_processes(test: &str, ranks: usize, body: Body) {
     in_worlds(test, [ranks], body);
 }
 
-/// The same in worlds of so many processes, one after the other. `TILEWIRE_SENDRECV=full` does more, and gives it more time.
+/// Does the same in worlds of these numbers of processes, one after the other. With `TILEWIRE_SENDRECV=full` tests do
+/// more, and have more time.
 pub fn in_worlds(test: &str, ranks: impl IntoIterator<Item = usize>, body: Body) {
     let full = std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full");
-    if let Some(mut member) = Member::of_this_process() {
-        let world = join_within(&mut member, if full { "10m" } else { "10s" });
-        let result = body(&world).map_err(|error| error.to_string());
-        return member.report(format!("{result:?}"));
-    }
-    for ranks in ranks {
-        let (mut job, _store) = start(test, ranks);
-        if full {
-            job.allow(Duration::from_secs(3600));
-        }
-        job.expect(0..ranks, "Ok(())");
-        job.finish();
+    let deadline = Duration::from_secs(if full { 600 } else { 10 });
+    if !is_member(deadline, body) {
+        ranks.into_iter().for_each(|ranks| run_processes(test, ranks, deadline));
     }
 }
 
-/// The processes, and the store they meet at, which lives in the parent.
+/// As [`in_processes`], where a wait may last as long as `deadline`.
+pub fn in_processes_within(test: &str, ranks: usize, deadline: Duration, body: Body) {
+    if !is_member(deadline, body) {
+        run_processes(test, ranks, deadline);
+    }
+}
+
+/// True in a process that a test has started: it has run the body, and reported.
+fn is_member(deadline: Duration, body: Body) -> bool {
+    let Some(mut member) = Member::of_this_process() else { return false };
+    let world = join_within(&mut member, &format!("{}s", deadline.as_secs()));
+    let result = body(&world).map_err(|error| error.to_string());
+    member.report(format!("{result:?}"));
+    true
+}
+
+fn run_processes(test: &str, ranks: usize, deadline: Duration) {
+    let (mut job, _store) = start(test, ranks);
+    // Several waits may be late.
+    job.allow(6 * deadline);
+    job.expect(0..ranks, "Ok(())");
+    job.finish();
+}
+
+/// Starts the processes, and the store in the parent at which they meet.
 pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
     let secret = Secret::random().unwrap();
     let store = StoreServer::start("127.0.0.1:0", ranks, &secret, Default::default()).unwrap();
@@ -47,7 +63,7 @@ pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
     (job, store)
 }
 
-/// The processes, of which rank 0 is to host the store.
+/// Starts the processes for a job whose rank 0 hosts the store.
 pub fn start_hosted(test: &str, ranks: usize) -> Job {
     let secret = Secret::random().unwrap();
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -68,12 +84,12 @@ pub fn join_hosted(member: &mut Member) -> World {
     join_as(member, "10s", Some("rank0"))
 }
 
-/// The same, with a deadline of its own.
+/// Joins with another deadline.
 pub fn join_hosted_within(member: &mut Member, deadline: &str) -> World {
     join_as(member, deadline, Some("rank0"))
 }
 
-/// A launcher hosts the store, and waits have a deadline of their own.
+/// Joins a job whose launcher hosts the store, with another deadline for waits.
 pub fn join_within(member: &mut Member, deadline: &str) -> World {
     join_as(member, deadline, None)
 }
@@ -94,8 +110,8 @@ fn join_as(member: &mut Member, deadline: &str, host: Option<&str>) -> World {
 }
 
 pub fn words(memory: &Memory) -> Vec<&AtomicU64> {
-    // SAFETY: inside, aligned (everything a transport gives begins on a line), alive as long as the handle; only touched by
-    // atomics in these tests.
+    // SAFETY: the word is inside the memory, aligned (memory of a transport begins on a line), and alive as long as the
+    // handle. These tests touch it only by atomics.
     (0..memory.bytes() / 8)
         .map(|at| unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(at)) })
         .collect()

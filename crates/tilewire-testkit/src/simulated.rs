@@ -1,4 +1,4 @@
-//! A program on the machine of `ptx_machine/`: its arguments in that machine's memory.
+//! Runs a program on the machine of `ptx_machine/`, with its arguments in that machine's memory.
 
 use super::programs::{BufferSpec, ParamSpec, Program};
 use super::ptx_machine::{self, Access, Fault, Memory, Space, Trace};
@@ -9,7 +9,7 @@ use tilewire::ptx::{Module, Options, Target, abi, emit};
 use tilewire::tensor::bytes_of;
 use tilewire::{Arg, Traced};
 
-/// Runs a program's module; gives the bytes of every parameter's banks afterwards, made comparable.
+/// Runs a program's module. Returns the bytes of every parameter's banks afterwards, made comparable.
 pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>, Fault> {
     let mut memory = Memory::default();
     let mut launch = Launch::new(&mut memory, 0, 1, u64::MAX);
@@ -37,30 +37,30 @@ pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>,
     Ok(program.comparable(places.iter().map(|banks| banks.iter().map(bytes).collect()).collect()))
 }
 
-/// Runs a kernel of one rank, which must give the bytes of its definition. Gives its text.
+/// Runs a kernel of one rank, whose result must be that of its definition. Returns its text.
 pub fn same_as_defined(name: &str, traced: &Traced, target: Target) -> String {
     defined(name, traced, target, None).0
 }
 
-/// What a run of all ranks left in memory, and how.
+/// The memory after a run of all ranks, and the descriptors that the ranks posted.
 pub struct Run {
     /// For every rank and parameter the bytes of every bank.
     pub results: Vec<Vec<Vec<Vec<u8>>>>,
     pub trace: Trace,
     /// For every rank the entries that its launch posted, in the order in which a proxy takes them.
     pub posted: Vec<Vec<Posted>>,
-    /// For every rank and parameter the pieces of memory that the banks are.
+    /// For every rank and parameter the pieces of memory that contain the banks.
     pieces: Vec<Vec<Vec<usize>>>,
 }
 
 impl Run {
-    /// Whether an access is one to a parameter of a rank.
+    /// True if an access goes to a parameter of a rank.
     pub fn is_to(&self, access: &Access, rank: usize, param: usize) -> bool {
         let piece = Memory::piece_of(access.address);
         access.space == Space::Global && piece.is_some_and(|piece| self.pieces[rank][param].contains(&piece))
     }
 
-    /// The parameter and bank of a rank that an address lies in, and the byte in it.
+    /// The parameter and bank of a rank that contain an address, and the byte in the bank.
     pub fn place(&self, rank: usize, address: u64) -> Option<(usize, usize, u64)> {
         let piece = Memory::piece_of(address)?;
         let mut banks = self.pieces[rank]
@@ -72,7 +72,7 @@ impl Run {
     }
 }
 
-/// The same; gives what the threads did as well.
+/// Does the same, and also returns the trace of the threads.
 pub fn run_as_defined(name: &str, traced: &Traced, target: Target) -> (String, Run) {
     defined(name, traced, target, Some(Trace::default()))
 }
@@ -92,23 +92,23 @@ fn defined(name: &str, traced: &Traced, target: Target, trace: Option<Trace>) ->
     (text, run)
 }
 
-/// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for
-/// every rank and parameter the bytes of every bank afterwards.
+/// Runs the traced kernels of all ranks at the same time, on a copy of their memory. A memory that several ranks name
+/// is copied once. Returns for every rank and parameter the bytes of every bank afterwards.
 pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Vec<u8>>>>, Fault> {
     run_ranks(ranks, target, None, Proxies::AtTheEnd).map(|run| run.results)
 }
 
-/// The same, with all that the threads did.
+/// Does the same, with the trace of all threads.
 pub fn run_world(ranks: &[Traced], target: Target) -> Result<Run, Fault> {
     run_ranks(ranks, target, Some(Trace::default()), Proxies::AtTheEnd)
 }
 
-/// When proxies empty the rings of a run.
+/// The times at which proxies empty the rings of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxies {
-    /// The rings have room for everything.
+    /// Never during the run: the rings have room for everything.
     AtTheEnd,
-    /// Whenever all threads have had a turn.
+    /// Each time that all threads have had a turn.
     Beside,
 }
 
@@ -119,7 +119,7 @@ pub fn run_posts(ranks: &[Traced], target: Target, proxies: Proxies) -> Result<R
 
 fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>, proxies: Proxies) -> Result<Run, Fault> {
     let mut memory = Memory { trace, ..Memory::default() };
-    // By host address; a memory is named whole or not at all here.
+    // The memories by host address. A kernel names a memory as a whole here.
     let mut known: Vec<(usize, Place)> = Vec::new();
     let mut launches = Vec::new();
     let mut places = Vec::new();
@@ -179,7 +179,7 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>, proxies: Pr
     let of_rank =
         |rank: usize| rings.iter().filter(|ring| ring.rank == rank).flat_map(|ring| ring.posted.clone()).collect();
     let posted = (0..ranks.len()).map(of_rank).collect();
-    // Without the gaps between rows, as the evaluator gives them.
+    // The bytes without the gaps between rows, as the evaluator returns them.
     let bytes = |arg: &Arg, k: usize, place: &Place| {
         let all = &memory.pieces[place.piece][..place.bytes];
         match arg {
@@ -204,7 +204,7 @@ pub struct Proxy {
     /// The piece with the entries.
     pub entries: usize,
     pub capacity: usize,
-    /// What it has taken.
+    /// The entries that the proxy has taken.
     pub posted: Vec<Posted>,
 }
 
@@ -219,7 +219,7 @@ impl Proxy {
             }
             let words = std::array::from_fn(|k| memory.word(self.entries, entry + 8 * (k + 1)));
             self.posted.push(Posted::of_words(words).unwrap_or_else(|| panic!("no entry: {words:x?}")));
-            // What is written into a freed entry before its turn must not be taken for the old entry.
+            // Words written into a freed entry before its turn must not be taken for the old entry.
             (1..8).for_each(|k| memory.set_word(self.entries, entry + 8 * k, u64::MAX));
             memory.set_word(self.entries, TAKEN, taken + 1);
         }
@@ -229,7 +229,7 @@ impl Proxy {
 /// The parameter block of a launch: see `tilewire::ptx::abi`.
 pub struct Launch {
     pub words: Vec<u64>,
-    /// Numbers of the pieces of the abort word and the report.
+    /// The numbers of the pieces with the abort word and the report.
     pub abort: usize,
     pub report: usize,
 }
@@ -254,7 +254,7 @@ struct Place {
     bytes: usize,
 }
 
-/// The bytes of a memory where they lie, with bytes of nobody between its rows.
+/// The bytes of a memory with filler bytes in the gaps between its rows.
 fn spread(bank: &tilewire::Memory) -> Vec<u8> {
     let mut bytes = vec![0xee; bank.bytes()];
     for (at, row) in bank.runs() {

@@ -1,11 +1,12 @@
 //! Instructions of a transfer: the ranks take turns, so no wait spins, and the count is the same in every run.
 //!
-//! `.ci/instructions` runs this under callgrind, which counts what happens inside [`transfers`], and compares with a committed baseline.
-//! Run alone it only shows that the bytes arrive: `cargo bench -p tilewire --bench instructions -- 64KiB 10`.
+//! `.ci/instructions` runs this under callgrind, which counts what happens inside [`transfers`], and compares with a
+//! committed baseline. Run alone it only shows that the bytes arrive:
+//! `cargo bench -p tilewire --bench instructions -- 64KiB 10`.
 //!
-//! The sender is launched first. It finds room and returns; the receiver, launched after it, finds everything there. 8 bytes go
-//! through all of a user's `run`. 64 KiB are launched by the engine alone: it must be told to write through the cache, because otherwise it
-//! measures which way is faster, and counts would depend on the clock.
+//! The sender is launched first. It finds room and returns; the receiver, launched after it, finds everything there. 8
+//! bytes go through all of a user's `run`. 64 KiB are launched by the engine alone: it must be told to write through
+//! the cache, because otherwise it measures which way is faster, and counts would depend on the clock.
 
 use std::time::Duration;
 use tilewire::link::{ShmOptions, ShmTransport};

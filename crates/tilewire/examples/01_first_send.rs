@@ -10,7 +10,8 @@ use tilewire::{Tensor, World, recv, send};
 pub fn run(len: usize) -> Result<Vec<f32>, WorldError> {
     let (first, second) = (Rank::new(0), Rank::new(1));
 
-    // Two ranks as threads of this process. With `World::from_env()` the same code runs as processes (see 08_processes).
+    // Two ranks as threads of this process. With `World::from_env()` the same code runs as processes (see
+    // 08_processes).
     let arrived = World::threads(2).run(|world| {
         // All ranks meet once. What comes of it is theirs: memory that they share, and counters to signal with.
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;

@@ -1,7 +1,8 @@
-//! A hook that uses a tensor of its own: every row of a `[rows, cols]` chunk is scaled by a factor of that row, on its way round a ring.
+//! A hook that uses a tensor of its own: every row of a `[rows, cols]` chunk is scaled by a factor of that row, on its
+//! way round a ring.
 //!
-//! The closure runs once, when the kernel is built. The tensor and the scalar it captures become arguments of the kernel, which reads
-//! them at every launch: change them, launch again, nothing is compiled anew.
+//! The closure runs once, when the kernel is built. The tensor and the scalar it captures become arguments of the
+//! kernel, which reads them at every launch: change them, launch again, nothing is compiled anew.
 //!
 //! Run it with `cargo run -p tilewire --example 02_hook_with_a_captured_tensor`.
 

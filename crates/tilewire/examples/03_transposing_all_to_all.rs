@@ -1,5 +1,5 @@
-//! The transposing all-to-all: every rank has a `[rows, cols]` matrix for every rank, and each arrives transposed. No second pass over
-//! the data, no buffer in between: the transpose is part of the kernel that sends.
+//! The transposing all-to-all: every rank has a `[rows, cols]` matrix for every rank, and each arrives transposed. No
+//! second pass over the data, no buffer in between: the transpose is part of the kernel that sends.
 //!
 //! Run it with `cargo run -p tilewire --example 03_transposing_all_to_all`.
 

@@ -10,10 +10,8 @@
 //! Run it with `cargo run -p tilewire --example 05_ring_all_gather`.
 
 use tilewire::collective::Launch;
-use tilewire::ir::Type;
-use tilewire::link::{ShmOptions, ShmTransport, Transport, check_transfer};
-use tilewire::schedule::{StagedPlan, StagedRecv, StagedSend};
-use tilewire::transport::{Protocol, Transfer, WorldError};
+use tilewire::link::{ShmOptions, ShmTransport, Staged, Transport};
+use tilewire::transport::WorldError;
 use tilewire::{RunError, Tensor, Traced, World, kernel};
 
 /// Elements of a tile, which is what one step carries.
@@ -37,17 +35,16 @@ pub fn trace(link: &dyn Transport, out: &Tensor<f32>, inp: &Tensor<f32>) -> Resu
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
     let (rounds, tiles) = (ranks - 1, len.div_ceil(TILE));
 
-    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks must run the same.
-    let protocol = Protocol::Staged { slot_bytes: TILE * 4, depth: DEPTH };
-    let transfer = Transfer { peer: next, bytes: len * 4, dtype: Type::F32, blocks: 1, protocol };
-    check_transfer(link, &transfer, &[inp.memory()])?;
-    let plan = StagedPlan::new(&link.link(next), TILE * 4, DEPTH, 1)?;
+    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks
+    // must run the same.
+    let staged = Staged::<f32>::new(link, len).tile(TILE).depth(DEPTH);
+    let (to, from) = (staged.with(next)?, staged.with(previous)?);
 
     Ok(kernel("ring all-gather", |k| {
         let (inp, out) = (k.input(inp), k.output(out));
-        let (tx, rx) = (link.sender(k, next, protocol, None), link.receiver(k, previous, protocol));
+        let (tx, rx) = (to.sender(k), from.receiver(k));
         k.main(|r| {
-            let (send, receive) = (StagedSend::begin(r, &tx, plan), StagedRecv::begin(r, &rx, plan));
+            let (send, receive) = (tx.begin(r), rx.begin(r));
             r.for_(0..tiles, |tile| {
                 let first = tile * TILE as i64;
                 let elements = (r.constant(len as i64) - first).min(TILE as i64);

@@ -1,4 +1,5 @@
-//! Raw put, get, signal and wait (layer 4): every rank of a ring gives its edges to its two neighbours, through a hook that scales.
+//! Raw put, get, signal and wait (layer 4): every rank of a ring gives its edges to its two neighbours, through a hook
+//! that scales.
 //!
 //! ```text
 //!    halo │ cells                    │ halo        what goes to the right uses block 1 of the receiver's staging,
@@ -20,7 +21,8 @@ fn scaled<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
     x * 0.5
 }
 
-/// Fills `halo` (left, then right) with what `hook` makes of the neighbours' edges. `launch` counts the launches, from 0, on every rank.
+/// Fills `halo` (left, then right) with what `hook` makes of the neighbours' edges. `launch` counts the launches, from
+/// 0, on every rank.
 pub fn neighbour_exchange<'l>(
     link: &'l ShmTransport,
     halo: &Tensor<f32>,

@@ -1,7 +1,9 @@
-//! The checker on a schedule of one's own: the ring of example 05, all ranks on one thread, every order of events in one run.
+//! The checker on a schedule of one's own: the ring of example 05, all ranks on one thread, every order of events in
+//! one run.
 //!
-//! A race shows once in a million launches, on somebody else's machine. The checker runs the real kernels of all ranks under a scheduler
-//! of its own and says whether *any* order of events goes wrong, with the source lines of both who take part.
+//! A race shows once in a million launches, on somebody else's machine. The checker runs the real kernels of all ranks
+//! under a scheduler of its own and says whether *any* order of events goes wrong, with the source lines of both who
+//! take part.
 //!
 //! Run it with `cargo run -p tilewire --example 07_checking_your_own_schedule`.
 
@@ -26,7 +28,8 @@ pub fn plan(ranks: usize, len: usize, launches: usize) -> Result<Plan, RunError>
         max_copies: 1,
         packet_bytes: 0,
     };
-    // Tensors are made once for each rank, as a program would: made anew for every launch they would hide what one launch does to the next.
+    // Tensors are made once for each rank, as a program would: made anew for every launch they would hide what one
+    // launch does to the next.
     let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
     let (out, inp) = (tensors(ranks * len), tensors(len));
     let mut plan = Rehearsal::new(geometry).plan(launches, |link, _| {

@@ -81,14 +81,22 @@
 //!
 //! # Features
 //!
-//! Both are on by default. Without `cuda` there is no [`link::NvlTransport`], and `cudarc` is not built. Without
-//! `check` there is neither [`check`] nor [`rehearsal`].
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `check` | on | [`check`] and [`rehearsal`] |
+//! | `cuda` | on | ranks on GPUs: [`link::NvlTransport`], [`cuda`]; builds `cudarc` |
+//! | `fabric` | on | networks: [`link::FabricTransport`], and [`link::MeshTransport`] between hosts; builds `tilewire-fabric` |
+//! | `dlpack` | off | tensors to and from other libraries by DLPack: `tensor::dlpack` |
+//! | `ndarray` | off | arrays of `ndarray` as tensors, in place |
+//!
+//! The CUDA driver and libfabric are opened at run time, so no feature needs them at build time.
 //!
 //! In the repository, docs/ has a guide and a list of the examples. ARCHITECTURE.md describes the internals, the
 //! invariants and the memory model.
 #![warn(missing_docs)]
-// Parts of `transport` and `tensor` serve GPUs alone, so only builds with all features warn about dead code.
-#![cfg_attr(not(all(feature = "check", feature = "cuda")), allow(dead_code, unused_imports))]
+// Parts of `transport` and `tensor` serve GPUs or networks alone, so only builds with all of these features warn about
+// dead code.
+#![cfg_attr(not(all(feature = "check", feature = "cuda", feature = "fabric")), allow(dead_code, unused_imports))]
 
 // First, since its macros are used everywhere.
 #[macro_use]

@@ -77,8 +77,8 @@ fn a_launch_allocates_nothing() {
     drop(std::hint::black_box(Box::new(1u64)));
     assert!(COUNT.load(Ordering::Relaxed) > before);
 
-    // The first launch of several blocks in a process starts the worker threads, and a thread that starts allocates, as does
-    // the test harness beside this one; some launches later all are there.
+    // The first launch of several blocks in a process starts the worker threads, and a thread that starts allocates, as
+    // does the test harness beside this one; some launches later all are there.
     let (mut op, epoch) = busy(2);
     allocations(&mut op, 300, &epoch);
 

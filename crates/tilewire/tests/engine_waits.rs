@@ -1,7 +1,7 @@
 //! Waits between ranks: who waits sleeps, who signals wakes, and an abort ends every wait at once.
 //!
-//! The ranks are threads over `SegmentSet::threads`. Sleeping here makes somebody late, or lets somebody fall asleep; no result
-//! depends on how long it takes. The tests run one at a time, because they measure time on few cores.
+//! The ranks are threads over `SegmentSet::threads`. Sleeping here makes somebody late, or lets somebody fall asleep;
+//! no result depends on how long it takes. The tests run one at a time, because they measure time on few cores.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,7 +112,8 @@ fn ten_thousand_exchanges_with_random_delays_lose_no_wake_up() {
         let (rings, _) = bell(&set, set.rank());
         println!("rank {}: {rings} rings found a sleeper, {late} exchanges took more than 20 ms", set.rank());
         assert!(rings > 100, "only {rings} rings: hardly anybody slept, and the test shows nothing");
-        // A lost wake-up costs a nap of 10 ms at most; what is longer is the machine's doing, so it is printed, not judged.
+        // A lost wake-up costs a nap of 10 ms at most; what is longer is the machine's doing, so it is printed, not
+        // judged.
     });
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }

@@ -1,5 +1,6 @@
-//! Ranks that somebody else's launcher starts, by the commands of docs/guide/launching.md: `World::from_env()` finds its place, and data
-//! arrive. Launchers that are not installed are skipped; `TILEWIRE_REQUIRE=openmpi,mpich` makes that a failure.
+//! Ranks that somebody else's launcher starts, by the commands of docs/guide/launching.md: `World::from_env()` finds
+//! its place, and data arrive. Launchers that are not installed are skipped; `TILEWIRE_REQUIRE=openmpi,mpich` makes
+//! that a failure.
 #![cfg(target_os = "linux")]
 
 #[path = "../examples/08_processes.rs"]
@@ -11,8 +12,9 @@ use tilewire::transport::{Launcher, Placement, Secret};
 
 const RANKS: usize = 3;
 
-/// A launcher, its name for `TILEWIRE_REQUIRE`, what its programs may be called, a word that only it says of its version, and what it is
-/// told so that ranks get the two variables, also where there are fewer cores than ranks or the user is root.
+/// A launcher, its name for `TILEWIRE_REQUIRE`, what its programs may be called, a word that only it says of its
+/// version, and what it is told so that ranks get the two variables, also where there are fewer cores than ranks or the
+/// user is root.
 struct Foreign {
     launcher: Launcher,
     name: &'static str,

@@ -1,5 +1,5 @@
-//! Worlds and transports that are made and closed again and again leave nothing behind in the process: no descriptor, no mapping,
-//! no thread, no memory.
+//! Worlds and transports that are made and closed again and again leave nothing behind in the process: no descriptor,
+//! no mapping, no thread, no memory.
 //!
 //! `TILEWIRE_CYCLES` says how many cycles there are, for a longer look than CI takes.
 #![cfg(target_os = "linux")]
@@ -21,8 +21,8 @@ const OPTIONS: ShmOptions = ShmOptions {
 };
 /// After so many cycles, what is there once is there: the allocator's arenas, the runtime's threads.
 const WARM_UP: usize = 20;
-/// What memory may have grown by after any number of cycles: 4 to 20 KiB were seen after 1000 of them. 2 KiB left by each of 1000 would be
-/// seen, and one segment left by every sixtieth.
+/// What memory may have grown by after any number of cycles: 4 to 20 KiB were seen after 1000 of them. 2 KiB left by
+/// each of 1000 would be seen, and one segment left by every sixtieth.
 const ALLOWANCE: usize = 2 << 20;
 /// The same for mappings, of which none more were seen.
 const MAPPINGS: usize = 8;

@@ -197,7 +197,7 @@ fn gather(bytes: usize) -> Result<Contest> {
     Ok(Contest::new(count * 4, ours, sides)?.writes(&dst, |_| f32::NAN))
 }
 
-/// As square as a matrix of whole 64 x 64 blocks can be.
+/// The most nearly square matrix of whole 64 x 64 blocks.
 fn transpose(bytes: usize) -> Result<Contest> {
     let count = (bytes / 4).max(64 * 64);
     let rows = ((count as f64).sqrt() as usize / 64 * 64).max(64);

@@ -132,7 +132,7 @@ impl Usual {
         Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())
     }
 
-    /// The same for ranks on a GPU, which do not go over shm.
+    /// The same for ranks on a GPU, which do not use shm.
     fn mesh_on_gpu(&self) -> Result<Option<Mesh>, String> {
         match (self.mesh()?, self.wire.transport) {
             (None, Some(_)) => Err("--transport shm is for --engine cpu: cuda goes over nvl, loop or mesh".into()),

@@ -8,7 +8,7 @@
 use super::{GROUP, plain};
 use std::arch::x86_64::*;
 
-/// Whether this processor runs these loops.
+/// True if this processor runs these loops.
 pub fn detected() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
@@ -63,8 +63,8 @@ pub unsafe fn copy<const STREAM: bool>(dst: &mut [u8], src: &[u8]) {
         unsafe {
             fetch_ahead::<STREAM>(from.add(at));
             let v: [__m256i; 8] = std::array::from_fn(|k| _mm256_loadu_si256(from.add(at + k * 32).cast()));
-            // By reference: moved into an iterator, the array went over the stack in one build, at a quarter of the
-            // speed.
+            // The array is passed by reference: moved into an iterator, it went over the stack in one build, at a
+            // quarter of the speed.
             for (k, &v) in v.iter().enumerate() {
                 store::<STREAM>(to.add(at + k * 32), v);
             }
@@ -136,7 +136,8 @@ pub unsafe fn quantise<const STREAM: bool>(dst: &mut [u8], scales: &mut [f32], s
         for (most, group) in most.iter_mut().zip(src.chunks_exact(GROUP)) {
             *most = greatest(group);
         }
-        // Not finite, or so small that the scale is a denormal and its reciprocal inexact or infinite: the plain loop.
+        // If the maximum is not finite, or so small that the scale is a denormal and its reciprocal inexact or
+        // infinite, the plain loop runs.
         if most.iter().any(|&m| !m.is_finite() || (m != 0.0 && m < 448.0 * f32::MIN_POSITIVE)) {
             plain::quantise(dst, scales, src);
             continue;

@@ -37,7 +37,7 @@ pub fn places(ranks: usize, hosts: &[String]) -> Vec<(&str, usize)> {
 
 /// The addresses of this machine that the ranks of each host are told, by host, and where to listen for them.
 pub struct Reached {
-    /// Where the store listens: port 0 picks a free one.
+    /// The address of the store. Port 0 picks a free port.
     pub listen: String,
     addresses: Vec<IpAddr>,
 }
@@ -111,8 +111,8 @@ fn interfaces() -> std::io::Result<Vec<(String, IpAddr)>> {
     }
     let (mut all, mut next) = (Vec::new(), first);
     while !next.is_null() {
-        // SAFETY: the list is whole until it is freed: each entry, its name (a C string) and its address, if there is one,
-        // are valid, and the address has the size that its family says.
+        // SAFETY: the list is whole until it is freed: each entry, its name (a C string) and its address, if there is
+        // one, are valid, and the address has the size that its family says.
         unsafe {
             let entry = &*next;
             next = entry.ifa_next;
@@ -146,7 +146,8 @@ pub fn ssh(host: &str) -> Command {
     command
 }
 
-/// What the shell of a host reads: variables, folder, program. `TILEWIRE_` and `FI_` variables of this process go along.
+/// The input for the shell of a host: variables, folder, program. `TILEWIRE_` and `FI_` variables of this process go
+/// along.
 pub fn script(variables: &[(&str, String)], program: &[OsString]) -> Result<Vec<u8>> {
     let own = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();

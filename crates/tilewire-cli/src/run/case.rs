@@ -279,7 +279,7 @@ pub(super) fn inside<T: Element>(around: &[T], guard: usize) -> Result<&[T], Wro
     Ok(inside)
 }
 
-/// Checks that nobody has written here.
+/// Checks that these bytes were never written.
 pub(super) fn untouched<T: Element>(what: &'static str, part: &[T]) -> Result<(), Wrong> {
     let must = T::from_bits(POISON).to_bits();
     let at = part.iter().position(|x| x.to_bits() != must);

@@ -91,15 +91,12 @@ impl Collective {
             (Leg::Send, Some(Primitive::Direct)) => {
                 Some("peers read the input where it lies, and nobody runs the hook; use staged or packet")
             }
-            (Leg::Receive, Some(Primitive::Direct)) if self == Collective::AllReduce => {
-                Some("peers write the output, and nobody runs the hook; use staged or packet")
-            }
             _ if *dtype == Type::Bool && *hook != Hook::Cast => Some("a reduction takes numbers"),
             _ => None,
         }
     }
 
-    /// Its algorithms. Two levels are for worlds of several domains.
+    /// The algorithms of the collective. Two levels are for worlds of several domains.
     pub fn algorithms(self) -> &'static [Algorithm] {
         match self {
             Collective::AllGather => &[Algorithm::OneShot, Algorithm::Ring, Algorithm::TwoLevel],
@@ -132,10 +129,12 @@ impl Plan {
             (_, Some(Algorithm::Ring | Algorithm::TwoLevel), primitive) => {
                 matches!(primitive, None | Some(Primitive::Staged))
             }
-            (_, Some(Algorithm::TwoPhase), primitive) => {
-                matches!(primitive, None | Some(Primitive::Staged | Primitive::Direct))
+            // In two phases through windows peers write the output, and nobody runs a consume hook.
+            (_, Some(Algorithm::TwoPhase), Some(Primitive::Direct)) => self.case.hook.leg() != Leg::Receive,
+            (_, Some(Algorithm::TwoPhase), primitive) => matches!(primitive, None | Some(Primitive::Staged)),
+            (Collective::AllReduce, Some(Algorithm::OneShot), primitive) => {
+                matches!(primitive, Some(Primitive::Packet | Primitive::Direct))
             }
-            (Collective::AllReduce, Some(Algorithm::OneShot), primitive) => primitive == Some(Primitive::Packet),
             _ => true,
         }
     }

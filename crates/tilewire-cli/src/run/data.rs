@@ -3,14 +3,14 @@
 use super::case::Case;
 use super::hook::{Hook, axes, gathered_from, norm_row, scattered_to, square};
 use super::library::{EPSILON, Sample};
-use tilewire::ir::scalar::{Element, Float, Number, dynamic};
+use tilewire::ir::scalar::{Arithmetic, Element, Float, dynamic};
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::{Bf16, F8E4M3};
 use tilewire_testkit::random::mixed;
 
 /// Neighbours that share a scale when quantised.
 pub const GROUP: usize = 32;
-/// The bits of an output that nobody has written.
+/// The bits of an output before it is written.
 pub const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// The data of one rank in one launch.
@@ -175,8 +175,8 @@ fn sum<T: Element>(a: T, b: T) -> T {
 /// Quantised with a scale for each group, and back.
 fn quantised<In: Element, Out: Element, Q: Element>(sent: &[In], largest: Q) -> Vec<Out> {
     let group = |xs: &[In]| {
-        let most = xs.iter().fold(0.0f32, |most, &x| Number::max(most, wide(x).abs()));
-        let scale = Number::max(most * (1.0 / wide(largest)), f32::MIN_POSITIVE);
+        let most = xs.iter().fold(0.0f32, |most, &x| Arithmetic::max(most, wide(x).abs()));
+        let scale = Arithmetic::max(most * (1.0 / wide(largest)), f32::MIN_POSITIVE);
         let payload = move |x: In| {
             let x = wide(x) * (1.0 / scale);
             number::<Q>(if Q::TYPE.is_float() { x } else { x.round_ties_even() })

@@ -139,7 +139,7 @@ impl Hook {
         match self {
             Hook::Quantise | Hook::QuantiseI8 => 1 + Type::F32.size(),
             Hook::Narrow => Type::BF16.size(),
-            // To or from floats of four bytes.
+            // One of the types is a float of four bytes.
             Hook::Cast => ty.size().max(Type::F32.size()),
             _ => ty.size(),
         }

@@ -5,7 +5,7 @@ use super::data::{GROUP, bias_of, factor, number, weight_of};
 use super::hook::{Hook, axes, gathered_from, norm_row, scattered_to, square};
 use tilewire::collective::{Exchange, PreparedExchange, Reducible, Reduction};
 use tilewire::hooks::{self, Accumulates, Compose};
-use tilewire::ir::scalar::{Element, Float, Number};
+use tilewire::ir::scalar::{Arithmetic, Element, Float};
 use tilewire::link::{AnyTransport, Tensors};
 use tilewire::{Bf16, F8E4M3, F8E5M2, F16, RunError, Scalar, Tensor};
 
@@ -154,11 +154,11 @@ macro_rules! samples {
             }
 
             fn plus(self, other: Self) -> Self {
-                Number::add(self, other)
+                Arithmetic::add(self, other)
             }
 
             fn times(self, other: Self) -> Self {
-                Number::mul(self, other)
+                Arithmetic::mul(self, other)
             }
         }
     )*};

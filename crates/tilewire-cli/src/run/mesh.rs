@@ -165,7 +165,7 @@ impl Mesh {
         }
     }
 
-    /// The same with posts reordered by this seed.
+    /// The same mesh with posts reordered by this seed.
     pub fn shuffled(&self, seed: u64) -> Mesh {
         Mesh { shuffle: Some(seed), ..self.clone() }
     }
@@ -175,7 +175,7 @@ impl Mesh {
         self.wire == Wire::Fabric
     }
 
-    /// Refuses ranks of the wrong kind; `world` is the name of what they are.
+    /// Refuses ranks of the wrong kind. `world` is the name of their kind.
     pub fn fits(&self, are_threads: bool, world: &str, engine: Engine) -> Result<(), String> {
         let name = self.name();
         match (are_threads, self.wire, self.shuffle) {
@@ -195,8 +195,8 @@ impl Mesh {
         }
     }
 
-    /// Further arguments for ranks that this program starts as processes: without them they would find that they are one
-    /// domain.
+    /// Further arguments for ranks that this program starts as processes: without them they would find that they are
+    /// one domain.
     pub fn words_of_processes(&self, ranks: usize) -> Vec<String> {
         let is_open = self.wire == Wire::Mesh && self.domains.is_none();
         if is_open { vec!["--domains".to_string(), self.domains(ranks).to_string()] } else { Vec::new() }
@@ -241,7 +241,7 @@ impl Mesh {
         Ok(self.transport(world, sizes)?.into())
     }
 
-    /// The same, by its own type.
+    /// The transport under its own type.
     pub fn transport(&self, world: &World, sizes: ShmOptions) -> Result<MeshTransport, TransportError> {
         let mut options = self.options(world.size(), sizes);
         if !world.are_threads() && self.wire == Wire::Mesh && self.domains.is_none() {

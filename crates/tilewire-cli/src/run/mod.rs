@@ -37,6 +37,6 @@ pub use hook::Hook;
 #[cfg(test)]
 pub use mesh::Wire;
 pub use mesh::{Apart, CpuWire, Mesh, Shuffle};
-pub use options::{Options, Run, Words};
+pub use options::{Options, ROUNDS, Run, Words};
 pub use turns::{run, text_of};
 pub use worlds::{Ranks, everywhere, in_processes};

@@ -136,7 +136,8 @@ pub struct Options {
 }
 
 const PROTOCOLS: [Primitive; 4] = [Primitive::Packet, Primitive::Staged, Primitive::Bulk, Primitive::Direct];
-const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
+/// How rounds may share a launch.
+pub const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
 const ALGORITHMS: [(&str, Algorithm); 4] = [
     ("one-shot", Algorithm::OneShot),
     ("two-phase", Algorithm::TwoPhase),

@@ -111,7 +111,8 @@ fn blocks(run: &Run, usual: Geometry, few: Geometry) -> Option<usize> {
 /// Checks that there is memory for all ranks.
 fn enough_memory(run: &Run, ranks: usize) -> Result<(), TooMuch> {
     let on_device = run.engine == Engine::Cuda;
-    // Ranks that post have outboxes as large as the staging of their peers. Those of a GPU have both in the host's memory.
+    // Ranks that post have outboxes as large as the staging of their peers. Those of a GPU have both in the host's
+    // memory.
     let posts = run.mesh.as_ref().is_some_and(|mesh| mesh.has_far(ranks));
     let between = match (on_device, posts) {
         (true, false) => 0,

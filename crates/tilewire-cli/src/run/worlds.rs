@@ -1,4 +1,4 @@
-//! Where ranks run: as threads, as processes started here, or as processes a launcher has started.
+//! The kinds of ranks: threads, processes that this program starts, or processes that a launcher has started.
 
 use super::agreement::{Word, refuse_different};
 use crate::launch::{Job, launch};

@@ -13,7 +13,7 @@ pub struct Round {
     pub number: u64,
     /// The transfer.
     pub case: Case,
-    /// By rank.
+    /// The part of each rank.
     pub peers: Vec<Peers>,
     /// Number of its first launches.
     pub launches: usize,
@@ -66,7 +66,7 @@ impl Plan {
             config.depth = Some(2 + random.below(7));
         }
         let most = match primitive {
-            // All of it must fit the packets of one block, with a scale beside every quantised element.
+            // The whole message must fit the packets of one block, with a scale beside every quantised element.
             Some(Primitive::Packet) => 1024 / dtype.size().max(5),
             _ => random.pick(&[17, 4 << 10, 64 << 10, 512 << 10]),
         };

@@ -19,7 +19,7 @@ const RESIDENT: u64 = 16 << 20;
 /// Heaps of threads come and go in a few mappings.
 const MAPPINGS: u64 = 24;
 
-/// The same in words.
+/// The same usage as text.
 pub const BOUND: &str = "16 MiB, no descriptor, 24 mappings more than when warm";
 /// Growth of memory in less time than this may be an allocator's cache: too few samples.
 pub const JUDGED: Duration = Duration::from_secs(30);
@@ -69,8 +69,8 @@ const WARM: Duration = Duration::from_secs(10);
 
 /// The least that a process held when warm and at the end, sampled at times when it uses nothing.
 ///
-/// One sample at each time says little: an allocator keeps freed memory and returns it when it likes, so that resident
-/// memory varies by 20 MiB forever. A leak raises the least of many samples too.
+/// A single sample is not enough: an allocator keeps freed memory and returns it when it likes, so that resident memory
+/// varies by 20 MiB forever. A leak raises the least of many samples too.
 pub struct Floors {
     /// End of the first third after [`WARM`].
     early: Duration,

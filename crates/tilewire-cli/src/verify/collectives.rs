@@ -6,7 +6,7 @@ use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
 use crate::progress::Progress;
-use crate::run::{Case, Collective, Hook, Mesh, PROTOCOLS, Peers, Plan, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, Mesh, PROTOCOLS, Peers, Plan, ROUNDS, prepare, prepare_all};
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Arc;
@@ -287,8 +287,8 @@ fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     plans
 }
 
-/// Gives the roles of the n-th plan their numbers of warps, another pair in every plan: as many as fit a block of 32 with
-/// two roles of so many copies.
+/// Gives the roles of the n-th plan their numbers of warps, another pair in every plan: as many as fit a block of 32
+/// with two roles of this many copies.
 fn set_warps(knobs: &mut Knobs, copies: usize, n: usize) {
     let numbers: Vec<u32> = [1, 2, 4, 8, 16].into_iter().filter(|warps| *warps as usize * copies <= 16).collect();
     let of = |n: usize| Some(numbers[n % numbers.len()]);
@@ -356,19 +356,22 @@ fn all_plans(ranks: usize, has_far: bool, quick: bool, seed: u64) -> Vec<Plan> {
 }
 
 /// Every collective with every algorithm and protocol, in many small slots where there are slots: copies, and values of
-/// two parts.
+/// two parts. Each with the layout that is chosen, and once more with one of the three.
 fn schedules(ranks: usize, has_far: bool) -> Vec<Plan> {
     let is_kept = |cell: &Cell| cell.dtype == Type::F32 && matches!(cell.hook, Hook::Copy | Hook::Quantise);
-    let plan = |(number, cell): (usize, Cell)| {
+    let plans = |(number, cell): (usize, Cell)| {
         let Cell { collective, hook, dtype, primitive, algorithm } = cell;
         let slots = matches!(primitive, Some(Primitive::Staged | Primitive::Bulk));
         let (slot_bytes, depth) = if slots { (Some(1024), Some(4)) } else { (None, None) };
         let config = Knobs { primitive, blocks: Some(1 + number % 2), slot_bytes, depth, ..Knobs::default() };
         let len = if primitive == Some(Primitive::Packet) { 31 } else { 4001 };
-        let case = Case { dtype, hook, len, config, rounds: None };
-        Plan { collective, case, op: ReduceOp::ALL[number % ReduceOp::ALL.len()], algorithm }
+        let op = ReduceOp::ALL[number % ReduceOp::ALL.len()];
+        [None, Some(ROUNDS[number % ROUNDS.len()])].map(|rounds| {
+            let case = Case { dtype, hook, len, config, rounds };
+            Plan { collective, case, op, algorithm }
+        })
     };
-    cells(ranks, has_far, false).into_iter().filter(is_kept).enumerate().map(plan).collect()
+    cells(ranks, has_far, false).into_iter().filter(is_kept).enumerate().flat_map(plans).collect()
 }
 
 /// All possible cells: [`Collective::refuses`] and similar functions define which combinations are impossible.

@@ -51,7 +51,7 @@ pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
     Ok(())
 }
 
-/// What a capture must refuse: a transfer that has not met its peer, and a window.
+/// Checks that a capture refuses a transfer that has not met its peer, and a window.
 pub fn refusals(device: &Arc<Device>) -> Result<()> {
     let ranks = NvlTransport::virtual_ranks(device, 2, small())?;
     let x = device.zeros::<u32>(10)?;

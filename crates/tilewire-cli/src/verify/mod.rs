@@ -152,7 +152,7 @@ fn share(text: &str) -> Result<(usize, usize), String> {
 
 #[cfg(test)]
 impl Default for Request {
-    /// The same as without any options.
+    /// The options of a run without arguments.
     fn default() -> Request {
         match crate::cli::Command::parse(["verify"]) {
             Ok(crate::cli::Command::Verify(request)) => request,
@@ -221,7 +221,7 @@ impl Request {
         Mesh::of(self.wire.transport, self.apart.clone(), self.shuffle)
     }
 
-    /// The same for each seed of reordering.
+    /// The mesh for each seed of reordering.
     fn meshes(&self) -> Vec<Option<Mesh>> {
         let mesh = self.mesh().expect("a checked request");
         let first = self.shuffle.shuffle.unwrap_or(1);
@@ -231,7 +231,7 @@ impl Request {
 }
 
 impl Request {
-    /// True if it takes a sample that nobody asked for.
+    /// True if it takes a sample although the user did not ask for one.
     fn samples_unasked(&self) -> bool {
         self.engine == Engine::Cuda && self.sample.is_none() && self.share.is_none()
     }
@@ -437,7 +437,8 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
 struct Tally {
     /// Agree, refused, differ.
     rows: BTreeMap<&'static str, [u64; 3]>,
-    /// By reason without its figures, which differ from program to program: the count, and the first in full.
+    /// The failures by reason: the count, and the first one in full. The reason is without its figures, which differ
+    /// from program to program.
     refusals: BTreeMap<String, (u64, String)>,
     /// Plans that were refused and should not have been.
     denials: Vec<String>,

@@ -23,7 +23,7 @@ const FOUND: Duration = Duration::from_secs(3);
 enum Spec {
     /// In packets.
     SmallReduce,
-    /// The same kernel again, with other tensors.
+    /// The same kernel with other tensors.
     SameReduce,
     /// In two phases, through slots.
     LargeReduce,
@@ -73,7 +73,7 @@ fn make<'l>(device: &Arc<Device>, link: &'l NvlTransport, number: usize, spec: S
     Ok(Made { op, out, expected })
 }
 
-/// One random program; returns true if its launches were in one order on all ranks.
+/// Runs one random program. Returns true if its launches were in the same order on all ranks.
 pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> {
     let mut random = Random::new(seed);
     let mut below = |n: usize| random.below(n);
@@ -201,7 +201,7 @@ pub enum HostWait {
     Window,
 }
 
-/// All of them, plain and captured.
+/// All launches, plain and captured.
 pub const HOST_WAITS: [(HostWait, bool); 4] =
     [(HostWait::Meeting, false), (HostWait::Meeting, true), (HostWait::Window, false), (HostWait::Window, true)];
 

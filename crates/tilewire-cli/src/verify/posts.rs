@@ -1,5 +1,5 @@
-//! Virtual GPU ranks in domains that post to each other: a captured graph of several collectives, replayed with new data,
-//! a message much larger than all staging, and launches that cannot succeed.
+//! Virtual GPU ranks in domains that post to each other: a captured graph of several collectives, replayed with new
+//! data, a message much larger than all staging, and launches that cannot succeed.
 
 use crate::run::Mesh;
 use anyhow::{Context, Result, bail, ensure};
@@ -22,8 +22,8 @@ struct Tensors {
     sum: (Tensor<f32>, Tensor<f32>),
 }
 
-/// One graph of an all-to-all and an all-reduce of all ranks, replayed this many times with new data, with plain launches
-/// in between now and then.
+/// Replays a graph of an all-to-all and an all-reduce of all ranks this many times with new data, with an occasional
+/// plain launch in between.
 pub fn replays(device: &Arc<Device>, mesh: &Mesh, ranks: usize, replays: u64) -> Result<()> {
     let links = mesh.virtual_ranks(device, ranks, small())?;
     // Small slots: a launch takes several steps, and successive ones use different places.
@@ -56,7 +56,7 @@ pub fn replays(device: &Arc<Device>, mesh: &Mesh, ranks: usize, replays: u64) ->
         } else {
             graph.replay(streams[0])?;
         }
-        // Whole numbers: their sum is the same in any order.
+        // The values are whole numbers, whose sum is the same in any order.
         let sum = |i: usize| (0..ranks).map(|rank| number(turn, rank, i)).sum::<f32>();
         for (me, of) in tensors.iter().enumerate() {
             let all = (0..ranks).flat_map(|from| chunk(turn, from, me));
@@ -71,7 +71,8 @@ pub fn replays(device: &Arc<Device>, mesh: &Mesh, ranks: usize, replays: u64) ->
     Ok(())
 }
 
-/// A kernel of rank 0 posts for a control line that is not its own while all others wait: every rank hears why immediately.
+/// A kernel of rank 0 posts for a control line that it may not move, while all other ranks wait. Every rank must get
+/// the cause immediately.
 pub fn bad_post(device: &Arc<Device>, mesh: &Mesh, ranks: usize) -> Result<()> {
     let links = mesh.virtual_ranks(device, ranks, small())?;
     let Some(far) = Rank::all(ranks).find(|&peer| links[0].is_far(peer)) else { return Ok(()) };

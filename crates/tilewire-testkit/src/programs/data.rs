@@ -1,4 +1,4 @@
-//! Elements that look for trouble.
+//! Initial data for tests, with many special values.
 
 use crate::random::Random;
 use tilewire::ir::Type;
@@ -17,7 +17,7 @@ pub fn element(ty: Type, random: &mut Random) -> u64 {
             random.pick(&[0, 1, 2, top, top - 1, top + 1, mask, mask - 1, u64::from(ty.bits())]) & mask
         }
         2 if ty.is_float() => {
-            // A fraction, so that the roundings differ.
+            // A fraction makes the rounding modes differ.
             let number = (random.below_u64(257) as f64 - 128.0) / random.pick(&[1.0, 2.0, 8.0, 64.0]);
             dynamic::cast(Type::F64, ty, number.to_bits())
         }
@@ -26,7 +26,7 @@ pub fn element(ty: Type, random: &mut Random) -> u64 {
     }
 }
 
-/// NaNs, infinities, zeros, denormals, extremes.
+/// A special value: NaN, infinity, zero, denormal or extreme.
 fn special_float(ty: Type, random: &mut Random) -> u64 {
     let (bits, mantissa) = match ty {
         Type::F16 => (16, 10),
@@ -57,7 +57,7 @@ fn special_float(ty: Type, random: &mut Random) -> u64 {
     positive | if random.once_in(2) { sign } else { 0 }
 }
 
-/// `len` elements as little-endian bytes. A bool byte may be any, for the reader to normalise.
+/// `len` elements as little-endian bytes. A bool may be any byte, which the reader must normalise.
 pub fn elements(ty: Type, len: u64, random: &mut Random) -> Vec<u8> {
     let mut out = Vec::with_capacity(len as usize * ty.size());
     for _ in 0..len {
@@ -70,7 +70,7 @@ pub fn elements(ty: Type, len: u64, random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// `len` small numbers, fractions among them where the type has some, as little-endian bytes.
+/// `len` small numbers as little-endian bytes, including fractions if the type has them.
 pub fn numbers(ty: Type, len: u64, random: &mut Random) -> Vec<u8> {
     let number = |_| {
         let bits = dynamic::cast(Type::F64, ty, small(random).to_bits());

@@ -13,7 +13,7 @@ use tilewire::ir::{
 const IN: Wish = Wish { access: Access::In, align: 0, banks: 1, compare: true };
 const SHARED: Wish = Wish { access: Access::InOut, align: 0, banks: 1, compare: true };
 
-/// Two roles: the first sends, the second receives. One and the same where the kernel has one role.
+/// The roles that send and receive. They are the same role if the kernel has only one.
 #[derive(Clone, Copy)]
 struct Pair {
     sender: u32,
@@ -29,7 +29,7 @@ impl Pair {
     }
 }
 
-/// Sums into a few counters from everywhere, and tickets that pick places for equal values.
+/// Sums into a few counters from all roles and blocks, and tickets that pick places for equal values.
 pub struct Atomics {
     ty: Type,
     len: u64,
@@ -89,7 +89,7 @@ pub struct PutGet {
     read_as: Type,
     extent: u64,
     exact: bool,
-    /// Elements from here on are masked off.
+    /// Elements from this number on are masked off.
     limit: Option<u64>,
     input: ParamId,
     region: ParamId,
@@ -100,7 +100,7 @@ pub struct PutGet {
 impl PutGet {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let (ty, exact) = (random.pick(&Type::ALL), random.once_in(2));
-        // Other types may look at the bytes only where no arithmetic NaN can be among them.
+        // Other types may read the bytes only if none of them can come from an arithmetic NaN.
         let smaller = |other: &Type| other.size() <= ty.size();
         let readers: Vec<Type> = Type::ALL.into_iter().filter(smaller).collect();
         let read_as = if exact { random.pick(&readers) } else { ty };
@@ -123,7 +123,7 @@ impl PutGet {
 }
 
 impl PutGet {
-    /// The mask of an element, where the section has a limit.
+    /// The mask of an element, if the section has a limit.
     fn inside(&self, c: &mut Writer, i: Value) -> Option<Value> {
         let limit = c.i64(self.limit? as i64);
         Some(c.compare(CompareOp::Lt, i, limit))
@@ -133,7 +133,7 @@ impl PutGet {
 impl Section for PutGet {
     fn emit(&self, maker: &mut Maker, role: u32, _: RoleId, random: &mut Random) {
         let n = self.extent;
-        // Packed, or spread over 16 bytes each; both roles must agree.
+        // Values are packed, or spread over 16 bytes each. Both roles must agree.
         let width = if n.is_multiple_of(2) { self.ty.size() as i64 } else { 16 };
         let c = &mut maker.c;
         let (extent, start, block) = (c.i64(n as i64), block_start(c, n), c.special(Special::Block));
@@ -167,7 +167,7 @@ impl Section for PutGet {
     }
 }
 
-/// Packets with credits, several rounds through the same area.
+/// Packets with credits, in several rounds through the same area.
 pub struct Packets {
     pair: Pair,
     extent: u64,
@@ -259,7 +259,7 @@ pub struct Bulk {
 impl Bulk {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let ty = random.pick(&Type::ALL);
-        // Whole 16-byte units: what the hardware's bulk copies move.
+        // The sizes are multiples of 16 bytes, because the hardware's bulk copies move only those.
         let len = 16 / ty.size() as u64 * random.pick(&[0, 1, 2, 7, 33]);
         let (all, wish) = (len * maker.blocks, Wish { align: 16, ..SHARED });
         // Copies move bytes: a bool that is neither 0 nor 1 stays as it is.
@@ -343,7 +343,7 @@ impl Messages {
     }
 
     fn send(&self, c: &mut Writer, [turn, slot, value]: [Value; 3], random: &mut Random) {
-        // A slot is free when the turn `depth` before this one was credited; the first turns need no credit.
+        // A slot is free when the turn `depth` turns earlier was credited. The first turns need no credit.
         let (depth, one, zero) = (c.i64(self.depth as i64), c.i64(1), c.i64(0));
         let next = c.add(turn, one);
         let before = c.binary(BinaryOp::Sub, next, depth);
@@ -367,7 +367,7 @@ impl Messages {
     fn receive(&self, c: &mut Writer, [turn, slot, value]: [Value; 3]) {
         let never = c.u64(u64::MAX);
         c.wait(self.tails, slot, value);
-        // Only tests whose answer no schedule changes.
+        // Tests only conditions whose answer is the same in every schedule.
         for (i, (least, seen)) in [(value, 0), (never, 1)].into_iter().enumerate() {
             let test = c.test(self.tails, slot, least);
             let (start, offset) = (block_start(c, 2 * self.turns), c.i64(seen));

@@ -1,15 +1,15 @@
 //! Random expressions.
 //!
-//! The sign and payload of a NaN made by arithmetic are unspecified, so no program may turn them into a number: a value is
-//! *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or is not
-//! a float at all), and only exact values are bit-cast or change type through memory.
+//! The sign and payload of a NaN made by arithmetic are unspecified, so no program may turn them into a number: a value
+//! is *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or
+//! is not a float at all), and only exact values are bit-cast or change type through memory.
 
 use super::data::{element, small};
 use super::writer::Writer;
 use crate::random::Random;
 use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Op, Shape, Type, UnaryOp, Value};
 
-/// A value and what is known of it.
+/// A value and its known properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     pub v: Value,
@@ -33,14 +33,14 @@ impl Pool {
         known
     }
 
-    /// Any value; the latest most often, so that chains grow.
+    /// Any value. The latest are chosen most often, so that chains grow.
     pub fn any(&self, random: &mut Random) -> Known {
         let n = self.all.len() as u64;
         let back = random.below_u64(n).min(random.below_u64(n));
         self.all[(n - 1 - back) as usize]
     }
 
-    /// A lane value, of the latest ones: what a store is made of.
+    /// One of the latest lane values, for a store.
     pub fn latest_lane(&self, c: &Writer, random: &mut Random) -> Known {
         let lanes: Vec<Known> =
             self.all.iter().copied().filter(|known| c.b.kernel().shape(known.v) == Shape::Lane).collect();
@@ -50,7 +50,7 @@ impl Pool {
         }
     }
 
-    /// A value of a type: one in scope, a constant, or another one converted.
+    /// A value of a type: one in scope, a constant, or a converted value of another type.
     pub fn of(&mut self, c: &mut Writer, ty: Type, random: &mut Random) -> Known {
         let fitting: Vec<Known> = self.all.iter().copied().filter(|known| known.ty == ty).collect();
         match random.below_u64(8) {
@@ -76,7 +76,7 @@ impl Pool {
         if b.v == a.v { self.of(c, a.ty, random) } else { b }
     }
 
-    /// A bool, to mask or decide with.
+    /// A bool for a mask or a condition.
     pub fn condition(&mut self, c: &mut Writer, random: &mut Random) -> Value {
         let a = self.any(random);
         if a.ty == Type::Bool {
@@ -138,7 +138,7 @@ impl Pool {
         self.add(c, v, exact);
     }
 
-    /// A chain of ops on f32s, most of them cheap, each of what the one before gave.
+    /// A chain of ops on f32s, most of them cheap. Each op takes the result of the one before.
     pub fn chain(&mut self, c: &mut Writer, mut x: Known, steps: u64, random: &mut Random) -> Known {
         for _ in 0..steps {
             let [a, b] = [0; 2].map(|_| self.number(c, random));
@@ -167,8 +167,8 @@ impl Pool {
         }
     }
 
-    /// A u64 that depends on every bit of the values from number `from` on, so that no mistake in one of them is lost in a
-    /// later op. The bits of a NaN do not enter: where `x != x` the bit cast is selected away.
+    /// A u64 that depends on every bit of the values from number `from` on, so that no later op can hide a mistake in
+    /// one of them. The bits of a NaN do not count: where `x != x`, a select replaces the bit cast.
     pub fn digest(&self, c: &mut Writer, from: usize) -> Value {
         let (mut digest, odd) = (c.u64(0x1234_5678), c.u64(0x9e37_79b9_7f4a_7c15));
         for &Known { v, ty, .. } in &self.all[from..] {
@@ -198,7 +198,7 @@ impl Pool {
             ty if ty.is_float() => random.pick(&FLOAT_UNARIES),
             _ => random.pick(&[UnaryOp::Neg, UnaryOp::Abs, UnaryOp::Not]),
         };
-        // Neg and Abs only touch the sign bit, of a NaN too.
+        // Neg and Abs change only the sign bit, even of a NaN.
         (c.unary(op, a.v), a.exact && matches!(op, UnaryOp::Neg | UnaryOp::Abs))
     }
 }

@@ -6,13 +6,13 @@ use tilewire::{Arg, Tensor};
 
 /// Host memory for one launch of a program.
 pub struct Hosted {
-    /// What to bind, in the order of the parameters.
+    /// The arguments, in the order of the parameters.
     pub args: Vec<Arg>,
-    /// Every allocation with the bytes of it that a bank covers; the others must stay as they are.
+    /// Every allocation, with the range of bytes that a bank covers. All other bytes must not change.
     whole: Vec<(Tensor<u8>, std::ops::Range<usize>)>,
 }
 
-/// What lies around a bank.
+/// The value of the bytes around a bank.
 const GUARD: u8 = 0xcc;
 
 impl Hosted {

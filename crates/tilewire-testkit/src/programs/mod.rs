@@ -1,16 +1,16 @@
-//! Random programs: verified kernels with arguments, deterministic on every engine that keeps the language's promises.
+//! Random programs: verified kernels with arguments. Their results are the same on every correct engine.
 //!
-//! A program is a row of *sections*, each with outputs of its own. Every role emits its parts of the sections in the same
-//! order and a part waits only for parts of its own section, so no program deadlocks. Blocks, elements and roles write
-//! disjoint bytes unless a signal, a packet or an atomic orders them, so every schedule gives the same result (up to
-//! NaNs made by arithmetic, see `expression.rs`).
+//! A program is a sequence of *sections*, each with its own outputs. Every role emits its parts of the sections in the
+//! same order, and a part waits only for parts of its own section, so no program deadlocks. Blocks, elements and roles
+//! write disjoint bytes unless a signal, a packet or an atomic orders them, so every schedule gives the same result (up
+//! to NaNs made by arithmetic, see `expression.rs`).
 //!
 //! | file | holds |
 //! |---|---|
-//! | `sections.rs` | what one role does alone: element-wise code, scratch, loops, turns |
-//! | `streams.rs` | the same for bodies that engines have ways of their own for: long ones, groups of small floats, transposes |
-//! | `exchanges.rs` | where roles, blocks and elements meet: atomics, regions, packets, bulk copies, messages |
-//! | `expression.rs` | random expressions, under the discipline for NaN |
+//! | `sections.rs` | sections that one role runs alone: element-wise code, scratch, loops, turns | | `streams.rs` | the
+//! same for bodies that engines treat specially: long ones, groups of small floats, transposes | | `exchanges.rs` |
+//! sections in which roles, blocks or elements interact: atomics, regions, packets, bulk copies, messages | |
+//! `expression.rs` | random expressions, and the rules for NaN |
 //! | `hosted.rs` | [`Hosted`]: the arguments in host memory, for the engines |
 //! | `data.rs` | random numbers, and initial data full of special values |
 //! | `writer.rs` | [`Writer`]: a builder with short names and loops as closures |
@@ -36,7 +36,7 @@ use tilewire::check::{Bank, Binding, Bound, Memories};
 use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{Access, Entity, Kernel, Op, Param, ParamId, Special, Type};
 
-/// A kernel and what to bind to it, as plain data.
+/// A kernel and its arguments, as plain data.
 #[derive(Clone)]
 pub struct Program {
     pub seed: u64,
@@ -46,7 +46,7 @@ pub struct Program {
     pub params: Vec<ParamSpec>,
 }
 
-/// What to bind to one parameter.
+/// The argument of one parameter.
 #[derive(Clone, Debug)]
 pub enum ParamSpec {
     Buffer(BufferSpec),
@@ -61,30 +61,30 @@ pub enum ParamSpec {
     },
 }
 
-/// A buffer to bind. Its bank b begins `offset` bytes after an address aligned to (at least) 64.
+/// A buffer argument. Each bank begins `offset` bytes after an address aligned to at least 64.
 #[derive(Clone, Debug)]
 pub struct BufferSpec {
     pub ty: Type,
     pub len: u64,
-    /// First bytes of every bank.
+    /// The initial bytes of every bank.
     pub banks: Vec<Vec<u8>>,
     /// Distance from a well-aligned address, a multiple of the parameter's alignment.
     pub offset: u64,
-    /// Bind the same memory as this (earlier) parameter instead of an own one.
+    /// The earlier parameter whose memory this one shares, instead of having its own.
     pub alias: Option<usize>,
-    /// Whether the bytes afterwards are specified (up to NaNs, by `ty`).
+    /// True if the bytes after a run are specified, up to NaNs of type `ty`.
     pub compare: bool,
 }
 
 impl Program {
-    /// The program of a seed; a prefix of its sections is a smaller program with the same first sections.
+    /// The program of a seed. Fewer sections give a smaller program with the same first sections.
     pub fn new(seed: u64, count: u64) -> Program {
         let mut random = Random::new(seed);
         let blocks = random.pick(&[1, 1, 2, 3]);
         let roles = random.pick(&[1, 1, 2, 3]);
         let mut maker =
             Maker { c: Writer::new("random", blocks), params: Vec::new(), blocks: u64::from(blocks), roles };
-        // Every section has its own random numbers, so that leaving out the last ones leaves the others as they are.
+        // Every section has its own random numbers, so that leaving out the last sections does not change the others.
         let mut planned: Vec<(Box<dyn Section>, u64)> = Vec::new();
         for _ in 0..count {
             let mut own = Random::new(random.next());
@@ -104,7 +104,7 @@ impl Program {
         Program { seed, sections: count, kernel: maker.c.finish(), params: maker.params }
     }
 
-    /// For the evaluator.
+    /// The arguments for the evaluator.
     #[cfg(feature = "check")]
     pub fn bind(&self) -> (Binding, Memories) {
         let mut memories = Memories::new();
@@ -143,8 +143,8 @@ impl Program {
         self.comparable(banks.collect())
     }
 
-    /// Makes results of two engines comparable: NaNs become one NaN, unspecified buffers become empty. `results` has the
-    /// bytes after the run per parameter and bank (nothing for scalars).
+    /// Makes results of two engines comparable: all NaNs become the same NaN, and unspecified buffers become empty.
+    /// `results` has the bytes after the run for each parameter and bank (none for scalars).
     pub fn comparable(&self, mut results: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
         for (spec, banks) in self.params.iter().zip(&mut results) {
             match spec {
@@ -164,7 +164,7 @@ impl Program {
     }
 }
 
-/// What a failing test prints: enough to read it and to run it again.
+/// The text that a failing test prints, with everything needed to read the program and run it again.
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Program::new({:#x}, {})", self.seed, self.sections)?;
@@ -181,7 +181,7 @@ impl fmt::Debug for Program {
     }
 }
 
-/// What sections are made with.
+/// The state from which sections are made.
 pub struct Maker {
     pub c: Writer,
     pub params: Vec<ParamSpec>,
@@ -205,7 +205,7 @@ impl Wish {
 }
 
 impl Maker {
-    /// Declares a buffer with these first bytes, at any allowed alignment.
+    /// Declares a buffer with these initial bytes, at any allowed alignment.
     pub fn buffer(&mut self, ty: Type, banks: Vec<Vec<u8>>, wish: Wish, random: &mut Random) -> ParamId {
         let len = (banks[0].len() / ty.size()) as u64;
         let align = wish.align.max(ty.size() as u32);
@@ -254,7 +254,7 @@ impl Maker {
     /// A scope with a few uniform values to compute with.
     pub fn uniform_pool(&mut self, scalar: Option<ParamId>, random: &mut Random) -> Pool {
         let mut pool = Pool::default();
-        // Copies stays out: how many run is the engine's choice.
+        // The number of copies is not in scope, because the engine chooses it.
         let all = [Special::Rank, Special::WorldSize, Special::Block, Special::Blocks];
         let v = self.c.special(random.pick(&all));
         pool.add(&self.c, v, true);

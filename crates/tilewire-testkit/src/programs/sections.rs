@@ -7,9 +7,9 @@ use super::{Maker, Wish};
 use crate::random::Random;
 use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, Place, RoleId, Special, Type, Value, VarId};
 
-/// A part of a program. Its parameters are declared when it is planned; then every role emits what it does in it.
+/// A part of a program. Its parameters are declared when it is planned. Then every role emits its own code.
 pub trait Section {
-    /// Warps that a role should have at least.
+    /// The least number of warps that a role should have.
     fn warps(&self, _role: u32) -> u32 {
         1
     }
@@ -23,7 +23,7 @@ pub struct Extent {
     /// `None` in one dimension.
     pub rows: Option<u64>,
     pub cols: u64,
-    /// A scalar parameter that holds `cols`, where it is not a constant.
+    /// A scalar parameter that holds `cols`, if it is not a constant.
     pub runtime: Option<ParamId>,
 }
 
@@ -45,7 +45,8 @@ impl Extent {
         self.rows.unwrap_or(1) * self.cols
     }
 
-    /// Emits an `each` over it; the body gets the row (0 in one dimension), the column and the row-major number.
+    /// Emits an `each` over the elements. The body gets the row (0 in one dimension), the column and the row-major
+    /// number.
     pub fn each(&self, c: &mut Writer, body: impl FnOnce(&mut Writer, Value, Value, Value)) {
         let cols = match self.runtime {
             Some(param) => c.op(Op::Scalar(param)),
@@ -85,7 +86,7 @@ pub struct Elementwise {
     scalar: ParamId,
     inputs: Vec<(ParamId, Pattern)>,
     outputs: Vec<(ParamId, Type, Pattern)>,
-    /// One u64 per element that depends on all that was computed.
+    /// One u64 per element that depends on all computed values.
     digests: ParamId,
 }
 
@@ -95,17 +96,17 @@ enum Pattern {
     Linear { stride: u64, shift: u64 },
     /// Column-major.
     Transposed,
-    /// Where an index buffer (a permutation for stores) says.
+    /// At the index that an index buffer has. For stores, it has a permutation.
     Indexed { by: ParamId },
-    /// The same element for all.
+    /// The same element for all lanes.
     Broadcast { index: u64 },
-    /// As linear, but beyond `limit` masked off: the buffer ends there.
+    /// As linear, but masked off from `limit` on, where the buffer ends.
     Ragged { limit: u64 },
     /// One store per group of columns.
     Leader { size: u32 },
     /// Bank `bank` of two.
     Banked { bank: u64 },
-    /// An output that is an input under the same or another name; same index only.
+    /// An output that is also an input, under the same or another name, at the same index only.
     InPlace,
 }
 
@@ -180,7 +181,7 @@ impl Elementwise {
         plan
     }
 
-    /// Elements that a block needs.
+    /// The number of elements that a block needs.
     fn len(&self, pattern: Pattern) -> u64 {
         let n = self.extent.count();
         match pattern {
@@ -218,7 +219,7 @@ impl Elementwise {
             Pattern::Ragged { limit } => {
                 let limit = c.i64(limit as i64);
                 let inside = c.compare(CompareOp::Lt, number, limit);
-                // Masked-off elements point far outside: nothing may be evaluated there.
+                // Masked-off elements point far outside, so no access may be evaluated there.
                 let (beyond, index) = (c.i64(-1 << 40), c.add(start, number));
                 (c.op(Op::Select { cond: inside, a: index, b: beyond }), Some(inside))
             }
@@ -285,7 +286,8 @@ impl Section for Elementwise {
     }
 }
 
-/// One `each` writes scratch, the next reads it from other elements; more than once, so that the second round overwrites.
+/// One `each` writes scratch, and the next reads it from other elements. The section does this more than once, so that
+/// the second round overwrites the first.
 pub struct ThroughScratch {
     role: u32,
     extent: Extent,
@@ -392,7 +394,7 @@ impl Loops {
         }
     }
 
-    /// `var = some expression of it and what is in scope`.
+    /// Assigns a variable an expression of itself and of the values in scope.
     fn update(&self, c: &mut Writer, var: VarId, pool: &Pool, random: &mut Random) {
         let mut pool = pool.clone();
         let old = c.read(var);
@@ -473,7 +475,7 @@ impl Section for Loops {
     }
 }
 
-/// A role of its own with several copies that take turns; the result is the same for any number of copies as run.
+/// A separate role with several copies that take turns. The result is the same for any number of copies that run.
 pub fn turns(maker: &mut Maker, random: &mut Random) {
     let (turns, n) = (5, random.pick(&[1, 7, 64]));
     let ty = random.pick(&Type::ALL);

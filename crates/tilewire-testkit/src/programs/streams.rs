@@ -1,5 +1,5 @@
-//! Sections over elements that lie side by side, of bodies and shapes for which engines have ways of their own: long bodies, whose loads
-//! come ahead of them, groups of small floats, transposes of elements of 16 bits.
+//! Sections over neighbouring elements, with bodies and shapes that engines treat specially: long bodies whose loads
+//! are moved ahead, groups of small floats, transposes of 16-bit elements.
 
 use super::data::numbers;
 use super::expression::{Known, Pool};
@@ -9,7 +9,7 @@ use super::{Maker, Wish};
 use crate::random::Random;
 use tilewire::ir::{Access, BinaryOp, CompareOp, GroupOp, ParamId, RoleId, Type, UnaryOp, Value};
 
-/// So many elements of any type are whole pieces of 16 bytes.
+/// This many elements of any type fill whole units of 16 bytes.
 const WHOLE: u64 = 16;
 
 /// A buffer whose element `shift` is the first of the first block.
@@ -20,12 +20,12 @@ struct Stream {
 }
 
 impl Stream {
-    /// So many elements, mostly where an access can take 16 bytes at a time.
+    /// A buffer of this many elements, usually placed so that an access can take 16 bytes at a time.
     fn plan(maker: &mut Maker, ty: Type, len: u64, access: Access, random: &mut Random) -> Self {
         let shift = if random.once_in(16) { 1 } else { random.pick(&[0, 0, 0, WHOLE, 3 * WHOLE]) };
         let align = if random.once_in(16) { 0 } else { 16 };
         let wish = Wish { align, ..Wish::new(access) };
-        // NaN and infinity are all that is left of most groups that have one.
+        // A NaN or infinity usually determines the result of its whole group, so most inputs have none.
         let param = match random.once_in(4) {
             true => maker.random_buffer(ty, len + shift, wish, random),
             false => {
@@ -48,7 +48,7 @@ impl Stream {
 struct Grouped {
     op: GroupOp,
     size: u32,
-    /// Of what was loaded, which may still be packed then, or of what is computed from it.
+    /// True if the group is made of loaded values, which may still be packed, and not of values computed from them.
     loaded: bool,
     magnitude: bool,
 }
@@ -69,17 +69,17 @@ pub struct Long {
     role: u32,
     warps: u32,
     extent: Extent,
-    /// Elements from the first of a block to that of the next.
+    /// The distance between the first elements of two blocks.
     span: u64,
-    /// How often it runs, one time after the other.
+    /// How often the body runs, one time after the other.
     rounds: u64,
     inputs: Vec<Stream>,
-    /// What so many neighbours share.
+    /// The number of neighbours that share a value.
     shared: Option<(Stream, u32)>,
     groups: Vec<Grouped>,
     output: Stream,
     output_type: Type,
-    /// Where the first of every so many stores.
+    /// A store by the first element of each group of this many.
     firsts: Option<(ParamId, u32)>,
 }
 
@@ -88,7 +88,7 @@ impl Long {
         let groups: Vec<Grouped> = (0..random.pick(&[0, 0, 1, 1, 2, 2])).map(|_| Grouped::plan(random)).collect();
         let (extent, span) = Long::extent(maker, &groups, random);
         let len = span * maker.blocks;
-        // Those of 16 bits are first among them.
+        // The 16-bit types come first in the list.
         let first =
             if groups.is_empty() || random.once_in(4) { random.pick(&LOADED) } else { random.pick(&LOADED[..6]) };
         let mut types = vec![first];
@@ -102,11 +102,11 @@ impl Long {
             inputs.push(Stream::plan(maker, ty, len, access, random));
         }
         let (output, output_type) = if in_place {
-            // Under the same or another name.
+            // The input has the same or another name.
             let param = if random.once_in(2) { maker.alias(inputs[0].param) } else { inputs[0].param };
             (Stream { param, ..inputs[0] }, types[0])
         } else {
-            // A larger element makes vectors of fewer, which are less than 16 bytes of what is loaded.
+            // A larger element makes vectors of fewer elements, which are less than 16 bytes of the loaded type.
             let least = types.iter().map(|ty| ty.size()).min().unwrap_or(1);
             let most = if random.once_in(6) { 8 } else { least };
             let fits = |ty: &Type| ty.size() <= most && ty.size() >= most / 2;
@@ -142,7 +142,7 @@ impl Long {
         plan
     }
 
-    /// How many elements: none, few, with a rest, whole groups; blocks share the time that they take.
+    /// The number of elements: none, few, with a remainder, or whole groups. More blocks get fewer elements each.
     fn extent(maker: &mut Maker, groups: &[Grouped], random: &mut Random) -> (Extent, u64) {
         let largest = groups.iter().map(|grouped| u64::from(grouped.size)).max().unwrap_or(WHOLE);
         let some = MOST / maker.blocks;
@@ -158,7 +158,7 @@ impl Long {
         (Extent { rows: None, cols: n, runtime }, span)
     }
 
-    /// Parts of so many elements that a block has.
+    /// The number of parts of this many elements in a block.
     fn parts(&self, size: u32) -> u64 {
         self.extent.cols.div_ceil(u64::from(size))
     }
@@ -208,10 +208,10 @@ impl Long {
     }
 }
 
-/// Elements that a long body runs for at most, those of all blocks together: several turns of a warp, in the time that CI has.
+/// The most elements of all blocks together for a long body. They give several turns of a warp, and fit the time of CI.
 const MOST: u64 = 4096;
 
-/// What long bodies load: small floats most often.
+/// The types that long bodies load. Most are small floats.
 const LOADED: [Type; 11] = [
     Type::BF16,
     Type::BF16,
@@ -226,7 +226,7 @@ const LOADED: [Type; 11] = [
     Type::I32,
 ];
 
-/// What one role does, by so many warps; the others pass.
+/// A section that one role runs with a number of warps. Other roles skip it.
 trait OfOneRole {
     /// The role and its warps.
     fn who(&self) -> (u32, u32);
@@ -259,13 +259,14 @@ impl OfOneRole for Long {
         if self.rounds == 1 {
             return each(c, random);
         }
-        // The second time everything is there that the first one left: in shared memory, and in an output that is an input.
+        // The second run starts with the data that the first one left in shared memory, and in an output that is also
+        // an input.
         let [zero, one, end] = [0, 1, self.rounds as i64].map(|x| c.i64(x));
         c.for_step(zero, end, one, |c, _| each(c, random));
     }
 }
 
-/// A transpose of elements of 16 bits, by as many warps as share a square of them.
+/// A transpose of 16-bit elements, by as many warps as share a square.
 pub struct Transpose {
     role: u32,
     warps: u32,
@@ -274,7 +275,7 @@ pub struct Transpose {
     inputs: Vec<ParamId>,
     output: ParamId,
     output_type: Type,
-    /// Ops of the body; none: elements are only moved.
+    /// The number of ops in the body. With none, elements are only moved.
     steps: u64,
 }
 
@@ -330,14 +331,15 @@ impl OfOneRole for Transpose {
     }
 }
 
-/// What is loaded, as an f32 to compute with.
+/// A loaded value as an f32 for computation.
 fn wide(c: &mut Writer, pool: &mut Pool, param: ParamId, index: Value) -> Known {
     let x = c.load(param, index);
     let x = if c.b.kernel().ty(x) == Type::F32 { x } else { c.cast(x, Type::F32) };
     pool.add(c, x, false)
 }
 
-/// What is stored of an f32: itself, or as much of its bits and those of the value before it as an integer holds.
+/// The value that is stored for an f32: itself, or as many of its bits and those of the value before it as an integer
+/// holds.
 fn stored(c: &mut Writer, pool: &Pool, x: Known, ty: Type) -> Value {
     match ty {
         Type::F32 => x.v,

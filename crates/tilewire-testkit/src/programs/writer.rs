@@ -29,7 +29,7 @@ impl Writer {
         self.b.param(Param::Buffer { name: name.into(), ty, len, banks: 1, access, align })
     }
 
-    /// Bytes for put, get and packets.
+    /// A region of bytes for put, get and packets.
     pub fn region(&mut self, name: &str, len: u64) -> ParamId {
         let (ty, access) = (Type::U8, Access::InOut);
         self.b.param(Param::Buffer { name: name.into(), ty, len, banks: 1, access, align: 16 })
@@ -231,7 +231,7 @@ impl Writer {
         self.loop_op(Op::For { start, end, step, body: region }, |c, i| body(c, i[0]));
     }
 
-    /// The body's region is open; fills and closes it, then places the loop after what stands before it.
+    /// Fills and closes the body's region, which is open, and then places the loop after the ops before it.
     #[track_caller]
     fn loop_op(&mut self, op: Op, body: impl FnOnce(&mut Writer, &[Value])) {
         let (inst, indices) = self.b.loop_head(op, &here());

@@ -12,7 +12,7 @@ pub fn compute(parts: &[String], x: &[u64]) -> Result<u64, String> {
     let single = |x: f32| u64::from(x.to_bits());
     let (bits, signed) = (ty[1..].parse::<u32>().unwrap_or(1), ty.starts_with('s'));
     let mask = |x: u64| if bits >= 64 { x } else { x & ((1 << bits) - 1) };
-    // The number an operand stands for.
+    // The value of an operand.
     let int = |k: usize| {
         let x = mask(x[k]);
         if signed && bits < 64 {
@@ -25,7 +25,7 @@ pub fn compute(parts: &[String], x: &[u64]) -> Result<u64, String> {
     };
     let float = ty.starts_with('f');
     Ok(match parts[0] {
-        // What a cache is told changes no number.
+        // Cache hints change no number.
         "createpolicy" => 0,
         "mov" if ty == "pred" => x[0] & 1,
         "mov" => mask(x[0]),
@@ -74,7 +74,7 @@ pub fn compute(parts: &[String], x: &[u64]) -> Result<u64, String> {
         "div" | "rem" if signed && int(1) == -1 => return Err("the least number by -1 is not defined".into()),
         "div" => mask((int(0) / int(1)) as u64),
         "rem" => mask((int(0) % int(1)) as u64),
-        // Amounts are 32 bits, and clamp to the width.
+        // Shift amounts have 32 bits, and clamp to the width.
         "shl" if x[1] as u32 >= bits => 0,
         "shl" => mask(x[0] << (x[1] as u32)),
         "shr" => mask((int(0) >> (x[1] as u32).min(bits)) as u64),
@@ -112,7 +112,7 @@ fn compare(op: &str, ty: &str, x: &[u64], a: i128, b: i128) -> Result<bool, Stri
     })
 }
 
-/// NaN loses, -0 < +0.
+/// Minimum or maximum: the other operand wins over NaN, and -0 < +0.
 fn extreme(least: bool, wide: bool, x: &[u64]) -> u64 {
     let number = |bits: u64| if wide { f64::from_bits(bits) } else { f64::from(f32::from_bits(bits as u32)) };
     let (a, b) = (number(x[0]), number(x[1]));
@@ -125,7 +125,7 @@ fn extreme(least: bool, wide: bool, x: &[u64]) -> u64 {
     }
 }
 
-/// The same of two pairs, half by half.
+/// Does the same with two pairs, half by half.
 fn extremes(least: bool, bf16: bool, x: &[u64]) -> u64 {
     let half = |shift: u32| {
         let single = |x: u64| {
@@ -139,7 +139,7 @@ fn extremes(least: bool, bf16: bool, x: &[u64]) -> u64 {
     half(0) | half(16)
 }
 
-/// `cvt` without its name.
+/// A conversion, from the parts of the instruction's name after `cvt`.
 fn convert(parts: &[&str], x: &[u64]) -> Result<u64, String> {
     let [.., to, from] = parts else { return Err("cvt of what".into()) };
     let rounding = &parts[..parts.len() - 2];
@@ -177,7 +177,7 @@ fn convert(parts: &[&str], x: &[u64]) -> Result<u64, String> {
             let wide = *from == "f64" || to.ends_with("64");
             let x = if *from == "f64" { f64::from_bits(a) } else { f64::from(f32::from_bits(a as u32)) };
             match to {
-                // What NaN gives where 64 bits take part.
+                // The result for NaN if 64 bits are involved.
                 _ if x.is_nan() && wide => 1 << (to[1..].parse::<u32>().map_err(|e| e.to_string())? - 1),
                 "s32" => u64::from(x as i32 as u32),
                 "u32" => u64::from(x as u32),

@@ -1,4 +1,5 @@
-//! Asynchronous copies, done as late as they may be: when somebody waits for them. So what is signalled, overwritten or read too early is seen.
+//! Asynchronous copies, done as late as possible, when a thread waits for them. So a signal, write or read that comes
+//! too early has a visible effect.
 
 use super::Memory;
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ struct Mbarrier {
     /// Phases that are complete.
     phase: u64,
     arrived: bool,
-    /// Bytes that are expected and have not come.
+    /// The number of expected bytes that have not arrived.
     expected: u64,
     copies: Vec<Copy>,
 }
@@ -55,7 +56,7 @@ impl Copy {
 
 impl Shared {
     pub fn new(bytes: usize) -> Shared {
-        // Undefined at launch: neither zero nor small.
+        // The value is undefined at launch, so it is neither zero nor small.
         Shared { bytes: vec![0xa5; bytes], mbarriers: HashMap::new() }
     }
 
@@ -83,7 +84,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the phase of this parity is complete.
+    /// True if the phase of this parity is complete.
     pub fn waited(&mut self, at: u64, parity: u64, memory: &mut Memory) -> Result<bool, String> {
         let copies = std::mem::take(&mut self.mbarrier(at)?.copies);
         for copy in copies {
@@ -95,7 +96,7 @@ impl Shared {
         Ok(self.mbarrier(at)?.phase & 1 != parity)
     }
 
-    /// Whether copies are under way.
+    /// True if any copies are under way.
     pub fn is_quiet(&self) -> bool {
         self.mbarriers.values().all(|mbarrier| mbarrier.copies.is_empty())
     }

@@ -1,4 +1,4 @@
-//! What one instruction does to one thread.
+//! The effect of one instruction on one thread.
 
 use super::Memory;
 use super::arith;
@@ -22,10 +22,10 @@ pub struct Thread {
     registers: Vec<u64>,
     local: Vec<u8>,
     state: State,
-    /// Copies to memory: those of the open group, and the groups before it.
+    /// The copies to memory: those of the open group, and the groups before it.
     group: Vec<Copy>,
     groups: VecDeque<Vec<Copy>>,
-    /// Likewise copies of 16 bytes to shared memory.
+    /// The copies of 16 bytes to shared memory, in the same form.
     piece: Vec<Copy>,
     pieces: VecDeque<Vec<Copy>>,
 }
@@ -57,13 +57,13 @@ impl Thread {
         }
     }
 
-    /// The predicate a thread brings to a reducing barrier.
+    /// The predicate that a thread brings to a reducing barrier.
     pub fn offers(&self, code: &Code) -> bool {
         let instr = &code.instrs[self.at];
         instr.parts[1] == "red" && self.value(&instr.args[3], 0) & 1 == 1
     }
 
-    /// Goes on after a barrier.
+    /// Continues after a barrier.
     pub fn pass(&mut self, code: &Code, any: bool) {
         let instr = &code.instrs[self.at];
         if instr.parts[1] == "red" {
@@ -73,7 +73,7 @@ impl Thread {
         self.state = State::Running;
     }
 
-    /// Runs until it meets others, is done, or has had its turn.
+    /// Runs the thread until it meets others, ends, or has had its turn.
     pub fn run(
         &mut self,
         code: &Code,
@@ -174,8 +174,9 @@ impl Thread {
         Ok(())
     }
 
-    /// Copies of 16 bytes by a lane. They land at any time until it waits for them: at once for every other lane, at the last moment for the
-    /// rest, so that it shows who reads too early and who writes too late.
+    /// Copies of 16 bytes by a lane. They may take effect at any time until the lane waits for them. The copies of
+    /// every second lane are done immediately, and the rest at the last moment. So reads that are too early and writes
+    /// that are too late have a visible effect.
     fn copy_piece(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
         let parts: Vec<&str> = instr.parts.iter().skip(2).map(String::as_str).collect();
         let args = &instr.args;
@@ -206,7 +207,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Whether no copy of this thread is under way.
+    /// True if no copy of this thread is under way.
     fn is_quiet(&self) -> bool {
         let landed = self.piece.is_empty() && self.pieces.iter().all(Vec::is_empty);
         landed && self.group.is_empty() && self.groups.is_empty()
@@ -229,7 +230,7 @@ impl Thread {
 
     fn compute(&mut self, instr: &Instr, clock: u64) -> Result<(), String> {
         match (&instr.args[0], &instr.args[1]) {
-            // A word and its halves; of 64 bits, `value` and `set` know.
+            // Moves between a word and its halves. `value` and `set` handle 64 bits.
             (Operand::Vector(halves), word) if instr.parts[1] == "b32" => {
                 let word = self.value(word, clock);
                 self.set(&halves[0], word & 0xffff);
@@ -323,7 +324,7 @@ impl Thread {
     }
 }
 
-/// All lanes of a warp are at one collective: does it and lets them go on.
+/// Runs a collective that all lanes of a warp have reached, and releases them.
 pub fn collective(code: &Code, warp: &mut [Thread]) -> Result<(), String> {
     let instr = &code.instrs[warp[0].at];
     let name: Vec<&str> = instr.parts.iter().map(String::as_str).collect();

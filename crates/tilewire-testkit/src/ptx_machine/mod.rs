@@ -1,18 +1,18 @@
-//! A machine that runs the PTX tilewire writes, thread by thread, by the words of the PTX manual: so that machines without a GPU can
-//! compare what the text does with what the kernel means.
+//! A machine that runs tilewire's PTX thread by thread, as the PTX manual defines it. With it, machines without a GPU
+//! can compare the effect of the text with the meaning of the kernel.
 //!
-//! Threads run on their own until they meet: named barriers, and the warp's collectives, which want all 32 lanes at the same
-//! instruction. A thread that waits at a barrier nobody else comes to, an access outside of its memory or off its
-//! alignment, and an instruction that is not known are errors. Memory is sequentially consistent: missing fences and
+//! Threads run independently until they meet, at named barriers or in the warp's collectives, which need all 32 lanes
+//! at the same instruction. Errors are: a thread that waits at a barrier to which no other thread comes, an access
+//! outside its memory or alignment, and an unknown instruction. Memory is sequentially consistent: missing fences and
 //! acquires are *not* found here.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `parse.rs` | text → instructions |
-//! | `execute.rs` | what one instruction does to one thread |
+//! | `execute.rs` | the effect of one instruction on one thread |
 //! | `arith.rs` | arithmetic and conversions |
-//! | `bulk.rs` | asynchronous copies, as late as they may be |
-//! | `trace.rs` | what a run did, in order, for tests that judge more than results |
+//! | `bulk.rs` | asynchronous copies, done as late as possible | | `trace.rs` | the accesses of a run in order, for
+//! tests that judge more than results |
 
 mod arith;
 mod bulk;
@@ -27,15 +27,15 @@ use tilewire::ptx::Module;
 pub use parse::{Code, Instr, Operand};
 pub use trace::{Access, Event, Space, Trace};
 
-/// Memory of a machine: pieces that lie far apart.
+/// The memory of a machine: pieces that are far apart.
 #[derive(Default)]
 pub struct Memory {
     pub pieces: Vec<Vec<u8>>,
-    /// What a run does; `None` where nobody wants to know.
+    /// The trace of a run; `None` if no trace is wanted.
     pub trace: Option<Trace>,
 }
 
-/// Distance of two pieces.
+/// The distance between two pieces.
 const FAR: u64 = 1 << 36;
 
 impl Memory {
@@ -73,13 +73,13 @@ impl Memory {
     }
 }
 
-/// Why a run ended badly, and at which line.
+/// The error that ended a run, and its line.
 #[derive(Debug)]
 pub struct Fault(pub String);
 
-/// Steps of one thread before the next has its turn.
+/// The number of steps of one thread before the next one has its turn.
 const QUANTUM: u32 = 4000;
-/// Turns without any thread getting past a meeting or its end, after which a run is given up.
+/// A run is given up after this many turns in which no thread gets past a meeting or ends.
 const PATIENCE: u32 = 3000;
 
 /// Runs one launch; the parameter block is `args`.
@@ -92,7 +92,7 @@ pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), 
     run_beside(ranks, memory, &mut |_| {})
 }
 
-/// The same, beside a host that has its turn after all threads had theirs.
+/// Does the same, beside a host that has its turn after all threads had theirs.
 pub fn run_beside(
     ranks: &[(&Module, &[u8])],
     memory: &mut Memory,
@@ -158,7 +158,7 @@ impl Block {
         Block { threads, shared: Shared::new(module.shared_bytes as usize) }
     }
 
-    /// Lets threads go on that have met at a barrier or in a collective of their warp.
+    /// Releases the threads that have met at a barrier or in a collective of their warp.
     fn meet(&mut self, code: &Code, mut trace: Option<&mut Trace>) -> Result<bool, String> {
         let mut met = false;
         for warp in self.threads.chunks_mut(32) {

@@ -1,10 +1,10 @@
-//! PTX text → instructions.
+//! Parses PTX text into instructions.
 
 use std::collections::HashMap;
 
 #[derive(Clone, Debug)]
 pub enum Operand {
-    /// Number in the register file.
+    /// A number in the register file.
     Reg(usize),
     Imm(u64),
     Vector(Vec<Operand>),
@@ -15,11 +15,11 @@ pub enum Operand {
 
 #[derive(Debug)]
 pub struct Instr {
-    /// Predicate register, and whether it must be false.
+    /// The predicate register, and true if it must be false.
     pub guard: Option<(usize, bool)>,
     pub parts: Vec<String>,
     pub args: Vec<Operand>,
-    /// Where a branch goes.
+    /// The target of a branch.
     pub target: usize,
 }
 
@@ -79,7 +79,7 @@ fn instr(line: &str, firsts: &[usize; 4], labels: &HashMap<&str, usize>) -> Resu
     Ok(Instr { guard, parts, args, target: 0 })
 }
 
-/// Cuts at commas outside of braces.
+/// Cuts a text at commas outside braces.
 fn split(args: &str) -> Vec<String> {
     let (mut out, mut depth) = (vec![String::new()], 0);
     for c in args.chars() {

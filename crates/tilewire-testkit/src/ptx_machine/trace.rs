@@ -1,7 +1,8 @@
-//! What the threads of a run did, in the order in which they did it: accesses to memory, and meetings.
+//! The accesses to memory and the meetings of a run's threads, in the order in which they happened.
 //!
-//! The order is the one in which the machine ran them. What must not depend on it is asked by [`Trace::met_between`]: two accesses of
-//! two threads are ordered by the program if both threads met after the first and before the second.
+//! The order is the one in which the machine ran the threads. [`Trace::met_between`] answers a question that must not
+//! depend on it: the program orders two accesses of two threads if both threads met after the first and before the
+//! second.
 
 use super::execute::Thread;
 use super::parse::Instr;
@@ -38,7 +39,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Whether both touch a byte. Shared memory is a block's own.
+    /// True if both accesses touch a common byte. Each block has its own shared memory.
     pub fn overlaps(&self, other: &Access) -> bool {
         let place = |access: &Access| (access.space == Space::Shared).then_some((access.rank, access.block));
         let apart = self.address + self.bytes <= other.address || other.address + other.bytes <= self.address;
@@ -77,7 +78,7 @@ impl Trace {
         self.events.push(Event::Met { rank: self.rank, block, threads });
     }
 
-    /// The accesses that are so, each with its place in the order.
+    /// The accesses that satisfy a condition, each with its place in the order.
     pub fn accesses(&self, are: impl Fn(&Access) -> bool) -> Vec<(usize, &Access)> {
         let places = self.events.iter().enumerate();
         let accesses = places.filter_map(|(at, event)| match event {
@@ -92,7 +93,7 @@ impl Trace {
         self.events[from.min(to)..to].iter().filter(|event| is_meeting_of(event, by)).count()
     }
 
-    /// Whether the threads of two accesses met after the first and before the second.
+    /// True if the threads of two accesses met after the first and before the second.
     pub fn met_between(&self, first: (usize, &Access), second: (usize, &Access)) -> bool {
         first.0 < second.0
             && self.events[first.0..second.0]

@@ -2,17 +2,19 @@
 //!
 //! A collective seldom comes first, and what it must be careful of is what was left behind:
 //!
-//! - **slots that are not read yet.** Ranks that answer each other (a ring, two phases) know most of the time that a slot is free, out of what
-//!   they have received. They do not know it of slots that another launch filled: there the credit, and the drain, are all that protects them.
-//!   Here every slot is filled, and none twice: who waits for a credit is the schedule to be checked.
-//! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and to mistake one for the
-//!   other is no mistake. Here the next rank and the one before are ahead of the others, each in its direction.
+//! - **slots that are not read yet.** Ranks that answer each other (a ring, two phases) know most of the time that a
+//!   slot is free, out of what they have received. They do not know it of slots that another launch filled: there the
+//!   credit, and the drain, are all that protects them. Here every slot is filled, and none twice: who waits for a
+//!   credit is the schedule to be checked.
+//! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and
+//!   to mistake one for the other is no mistake. Here the next rank and the one before are ahead of the others, each in
+//!   its direction.
 
 use tilewire::link::Transport;
 use tilewire::rehearsal::RehearsalRank;
 use tilewire::schedule::{Tiling, recv_direct, send_direct};
 use tilewire::transport::Protocol;
-use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
+use tilewire::{Knobs, Primitive, Rank, RunError, Tensor, Traced, kernel, recv, send, sendrecv};
 
 /// Slot bytes and depth of [`staged`], usually.
 pub(super) const SLOTS: (usize, usize) = (64, 2);
@@ -41,15 +43,35 @@ pub(super) fn staged(
 pub(super) fn packet(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
     let (x, y) = (Tensor::<u64>::zeros(blocks * 8), Tensor::<u64>::zeros(blocks * 8));
     let (to, from) = link.neighbours();
-    sendrecv(link, &y, &x, to, from).primitive(Primitive::Packet).granule(1).blocks(blocks).trace()
+    sendrecv(link, &y, &x, to, from).config(super::packet_knobs(link, blocks, SLOTS)).trace()
+}
+
+/// The first rank of every domain sends a message in packets to the second, if there is one. Where others answer each
+/// other over far peers as well, it alone shows what packets need.
+pub(super) fn packet_within(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
+    let domain = |rank: Rank| link.domain(rank);
+    let own: Vec<Rank> = Rank::all(link.world_size()).filter(|&rank| domain(rank) == domain(link.rank())).collect();
+    let x = Tensor::<u64>::zeros(blocks * 8);
+    let knobs = super::packet_knobs(link, blocks, SLOTS);
+    match own[..] {
+        [first, second, ..] if link.rank() == first => send(link, &x, second).config(knobs).trace(),
+        [first, second, ..] if link.rank() == second => recv(link, &x, first).config(knobs).trace(),
+        _ => Ok(kernel("nothing", |k| k.main(|_| {}))?),
+    }
 }
 
 /// `len` elements into the window of the next rank.
-pub(super) fn direct(link: &RehearsalRank, blocks: usize, windows: &[Memory], len: usize) -> Result<Traced, RunError> {
+pub(super) fn direct(
+    link: &RehearsalRank,
+    blocks: usize,
+    windows: &[Tensor<f32>],
+    len: usize,
+) -> Result<Traced, RunError> {
     let ((to, from), max_blocks) = (link.neighbours(), link.link(link.rank()).max_blocks);
-    let window = &windows[to.index()];
+    let x = Tensor::<f32>::zeros(len);
+    let window = windows[to.index()].memory();
     let protocol = Protocol::Direct { window_bytes: window.bytes() };
-    let (x, tiling) = (Tensor::<f32>::zeros(len), Tiling::flat(len, 1, blocks).bands(1));
+    let tiling = Tiling::flat(len, 1, blocks).bands(1);
     Ok(kernel("direct", |k| {
         k.blocks(blocks as u32);
         let x = k.input(&x).named("input");

@@ -1,12 +1,12 @@
 //! Plans for an all-to-all of columns: chunks of several rows that lie beside each other in a larger matrix, on both
 //! sides, through staging and into windows.
 
-use super::{Cases, before, launch};
+use super::{Cases, before};
 use tilewire::check::Plan;
 use tilewire::link::Transport;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::tensor::Axis;
-use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, all_to_all};
+use tilewire::{Knobs, Primitive, RunError, Tensor, Traced, all_to_all};
 
 /// The cases of columns.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
@@ -25,19 +25,15 @@ fn rows(blocks: usize) -> usize {
 }
 
 fn plan(ranks: usize, blocks: usize, primitive: Primitive) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
     let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * rows(blocks) * COLS)).collect();
-    let memories: Vec<Memory> = windows.iter().map(|window| window.memory().clone()).collect();
+    let is_direct = primitive == Primitive::Direct;
     // Twice into windows: at first there is nothing in one that could be overwritten too early.
-    for _ in 0..if primitive == Primitive::Direct { 2 } else { 1 } {
-        launch(&mut plan, &links, |link| match primitive {
-            Primitive::Direct => before::direct(link, blocks, &memories, rows(blocks) * COLS),
-            _ => before::staged(link, blocks, before::SLOTS),
-        })?;
-    }
-    for _ in 0..LAUNCHES {
-        launch(&mut plan, &links, |link| trace(link, blocks, primitive, &windows))?;
-    }
+    let others = if is_direct { 2 } else { 1 };
+    let mut plan = Rehearsal::small(ranks, blocks).plan(others + LAUNCHES, |link, n| match n {
+        n if n >= others => trace(link, blocks, primitive, &windows),
+        _ if is_direct => before::direct(link, blocks, &windows, rows(blocks) * COLS),
+        _ => before::staged(link, blocks, before::SLOTS),
+    })?;
     for (rank, window) in windows.iter().enumerate() {
         plan.host_reads(rank as u32, window.memory());
     }

@@ -1,13 +1,11 @@
 //! Plans for the exchanges of all ranks: each by every protocol, all ways of sharing a launch, and one after the other.
 
-use super::{Cases, before, launch};
+use super::{Cases, MESSAGES, World, before};
 use tilewire::check::Plan;
 use tilewire::collective::{Exchange, Rounds};
 use tilewire::link::Transport;
-use tilewire::rehearsal::{Rehearsal, RehearsalRank};
-use tilewire::{
-    Knobs, Memory, Primitive, Rank, RunError, Tensor, Traced, all_gather, all_to_all, broadcast, gather, scatter,
-};
+use tilewire::rehearsal::RehearsalRank;
+use tilewire::{Knobs, Primitive, Rank, RunError, Tensor, Traced, all_gather, all_to_all, broadcast, gather, scatter};
 
 /// An exchange of all ranks.
 #[derive(Clone, Copy)]
@@ -32,9 +30,10 @@ struct Form {
 }
 
 /// The cases of all exchanges of all ranks.
-pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
+pub(super) fn cases(cases: &mut Cases, world: &World) {
     let mut case = |collective, name: &str, forms: Vec<Form>| {
-        cases.add(collective, name, move || plan(ranks, blocks, &forms));
+        let world = world.clone();
+        cases.add(collective, name, move || plan(&world, &forms));
     };
     case("all_to_all", "staged", staged(Kind::AllToAll, Rounds::Roles));
     case("all_to_all", "staged, in groups", in_groups(Kind::AllToAll));
@@ -68,14 +67,14 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     case("all_to_all", MEDLEY, medley());
     for (collective, kind) in [("all_to_all", Kind::AllToAll), ("all_gather", Kind::AllGather)] {
         // By one block, as it is done.
-        cases.add(collective, "direct, kept while sent", move || plan(ranks, 1, &keeping(kind)));
+        let world = World { blocks: 1, ..world.clone() };
+        cases.add(collective, "direct, kept while sent", move || plan(&world, &keeping(kind)));
     }
-    cases.add("barrier", "packet", move || barriers(ranks));
+    let world = World { blocks: 1, ..world.clone() };
+    cases.add("barrier", "packet", move || barriers(&world));
 }
 
-const MEDLEY: &str = "after and before others";
-/// Launches of packets: places come round after eight, and a credit is for four.
-const MESSAGES: usize = 13;
+pub(super) const MEDLEY: &str = "after and before others";
 
 fn staged(kind: Kind, rounds: Rounds) -> Vec<Form> {
     in_slots(kind, Primitive::Staged, rounds)
@@ -119,38 +118,62 @@ fn medley() -> Vec<Form> {
 }
 
 /// What `barrier` launches.
-fn barriers(ranks: usize) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, 1).ranks(), Plan::new(ranks as u32));
-    launch(&mut plan, &links, |link| before::packet(link, 1))?;
-    for _ in 0..MESSAGES {
-        launch(&mut plan, &links, |link| {
-            let (inp, out) = (Tensor::<u64>::zeros(1), Tensor::<u64>::zeros(ranks));
-            all_gather(link, &out, &inp).trace()
-        })?;
-    }
-    Ok(plan)
+fn barriers(world: &World) -> Result<Plan, RunError> {
+    // Ranks that answer each other know that slots are free, if others did not fill them just before.
+    let others = match (world.posts(), world.is_mixed()) {
+        (false, _) => 1,
+        (true, false) => 2,
+        // Twice in slots: the near peer's credit is for the second.
+        (true, true) => 3 + MESSAGES,
+    };
+    world.small().plan(others + MESSAGES, |link, n| match n {
+        0 => before::packet(link, 1),
+        n if n < others && n <= MESSAGES && world.is_mixed() => before::packet_within(link, 1),
+        n if n < others => before::staged(link, 1, before::SLOTS),
+        _ => {
+            let (inp, out) = (Tensor::<u64>::zeros(1), Tensor::<u64>::zeros(world.ranks));
+            let exchange = all_gather(link, &out, &inp);
+            match world.posts() {
+                true => exchange.slot_bytes(before::SLOTS.0).depth(before::SLOTS.1).trace(),
+                false => exchange.trace(),
+            }
+        }
+    })
 }
 
-fn plan(ranks: usize, blocks: usize, forms: &[Form]) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+/// A launch of a plan.
+enum Step<'f> {
+    /// One of the neighbours alone, in this way.
+    Before(Primitive),
+    /// Packets within the domains.
+    Within,
+    Form(&'f Form),
+}
+
+fn plan(world: &World, forms: &[Form]) -> Result<Plan, RunError> {
+    let &World { ranks, blocks, .. } = world;
     let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * chunk(blocks))).collect();
-    let memories: Vec<Memory> = windows.iter().map(|window| window.memory().clone()).collect();
     // Once in each way of sending that the forms have.
-    let mut sent = Vec::new();
+    let (mut sent, mut steps) = (Vec::new(), Vec::new());
     for form in forms {
         if !sent.contains(&form.primitive) {
             sent.push(form.primitive);
             // Twice into windows: at first there is nothing in one that could be overwritten too early.
-            for _ in 0..if form.primitive == Primitive::Direct { 2 } else { 1 } {
-                launch(&mut plan, &links, |link| match form.primitive {
-                    Primitive::Packet => before::packet(link, blocks),
-                    Primitive::Direct => before::direct(link, blocks, &memories, chunk(blocks)),
-                    _ => before::staged(link, blocks, before::SLOTS),
-                })?;
+            let times = if form.primitive == Primitive::Direct { 2 } else { 1 };
+            steps.extend((0..times).map(|_| Step::Before(form.primitive)));
+            if form.primitive == Primitive::Packet && world.is_mixed() {
+                steps.extend((0..MESSAGES).map(|_| Step::Within));
             }
         }
-        launch(&mut plan, &links, |link| trace(link, blocks, *form, &windows))?;
+        steps.push(Step::Form(form));
     }
+    let mut plan = world.small().plan(steps.len(), |link, n| match steps[n] {
+        Step::Before(Primitive::Packet) => before::packet(link, blocks),
+        Step::Before(Primitive::Direct) => before::direct(link, blocks, &windows, chunk(blocks)),
+        Step::Before(_) => before::staged(link, blocks, before::SLOTS),
+        Step::Within => before::packet_within(link, blocks),
+        Step::Form(form) => trace(link, blocks, *form, &windows),
+    })?;
     for (rank, window) in windows.iter().enumerate() {
         plan.host_reads(rank as u32, window.memory());
     }
@@ -179,7 +202,8 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
     let exchange = of_kind(form.kind, link, &out, &inp);
     let exchange = if direct { exchange.window(&link.window(&windows)) } else { exchange };
     let (slot_bytes, depth) = form.slots;
-    let staged = matches!(form.primitive, Primitive::Staged | Primitive::Bulk);
+    // Posts carry no packets, and go through slots instead.
+    let staged = form.primitive != Primitive::Direct && (form.primitive != Primitive::Packet || link.is_dense());
     let config = Knobs {
         primitive: Some(form.primitive),
         blocks: Some(blocks),

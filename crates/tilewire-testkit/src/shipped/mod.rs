@@ -7,14 +7,21 @@
 //! | `exchanges.rs` | the exchanges of all ranks |
 //! | `columns.rs` | an all-to-all of columns of a larger matrix |
 //! | `reductions.rs` | the reductions, and what goes round a ring |
-//! | `posted.rs` | [`posted`], [`posted_in`]: those that travel by posts |
+//! | `posted.rs` | [`posted`], [`posted_in`]: those that travel by posts, through slots |
+//! | `windows.rs` | what posts carry into windows |
+//! | `by_hand.rs` | posts in kernels that use no schedule |
+//! | `two_level.rs` | what goes from domain to domain, and on within them |
 
 mod before;
+mod by_hand;
 mod columns;
 mod exchanges;
 mod posted;
 mod reductions;
+mod two_level;
+mod windows;
 
+use std::rc::Rc;
 use tilewire::check::Plan;
 use tilewire::collective::Rounds;
 use tilewire::hook::Regs;
@@ -22,7 +29,7 @@ use tilewire::link::Transport;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::schedule::{BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_tiles, send_bulk, send_tiles};
 use tilewire::transport::Protocol;
-use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
+use tilewire::{Knobs, Primitive, RunError, Tensor, kernel, sendrecv};
 
 /// A schedule to be checked.
 pub struct Case {
@@ -56,38 +63,74 @@ impl Cases {
     }
 }
 
-/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked for.
-pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
-    let mut cases = Cases::default();
-    let mut sendrecv = |name: &str, plan: fn(usize, usize) -> Result<Plan, RunError>| {
-        cases.add("sendrecv", name, move || plan(ranks, blocks));
-    };
-    sendrecv("staged", |ranks, blocks| staged(ranks, blocks, [Primitive::Staged; 3]));
-    sendrecv("staged, legs as blocks", split);
-    sendrecv("bulk", |ranks, blocks| staged(ranks, blocks, [Primitive::Bulk; 3]));
-    sendrecv("staged between bulk", |ranks, blocks| {
-        staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])
-    });
-    sendrecv("staged and bulk, in groups", in_groups);
-    sendrecv("bulk, two values", packed_bulk);
-    for copies in 1..=4 {
-        for (name, primitive) in [("staged", Primitive::Staged), ("bulk", Primitive::Bulk)] {
-            cases.add("sendrecv", format!("{name}, {copies} copies"), move || {
-                copies_of(primitive, ranks, blocks, copies)
-            });
+/// The ranks of a case, and how they reach each other.
+#[derive(Clone)]
+struct World {
+    ranks: usize,
+    blocks: usize,
+    /// Ranks of different domains post to each other. None: all share memory.
+    domains: Option<Rc<[Vec<usize>]>>,
+}
+
+impl World {
+    fn posts(&self) -> bool {
+        self.domains.is_some()
+    }
+
+    /// True if it has near peers and far ones.
+    fn is_mixed(&self) -> bool {
+        self.domains.iter().any(|domains| domains.iter().any(|domain| domain.len() > 1))
+    }
+
+    /// See [`Rehearsal::small`].
+    fn small(&self) -> Rehearsal {
+        self.joined(Rehearsal::small(self.ranks, self.blocks))
+    }
+
+    fn joined(&self, rehearsal: Rehearsal) -> Rehearsal {
+        match &self.domains {
+            Some(domains) => rehearsal.mesh(&domains.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+            None => rehearsal,
         }
     }
-    let mut sendrecv = |name: &str, plan: fn(usize, usize) -> Result<Plan, RunError>| {
-        cases.add("sendrecv", name, move || plan(ranks, blocks));
-    };
-    sendrecv("packet", |ranks, blocks| packets(ranks, blocks, 0, MESSAGES));
-    // Sixteen messages before the flags come round, so that every place is used twice before and once after.
-    sendrecv("packet, last flags", |ranks, blocks| packets(ranks, blocks, (1 << 16) - 16, MESSAGES + 8));
-    sendrecv("packet, two values", packed_packets);
-    sendrecv("direct", direct);
-    exchanges::cases(&mut cases, ranks, blocks);
+}
+
+/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked
+/// for.
+pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
+    let mut cases = Cases(shipped_in(&World { ranks, blocks, domains: None }));
     columns::cases(&mut cases, ranks, blocks);
-    reductions::cases(&mut cases, ranks, blocks);
+    cases.0
+}
+
+/// The same in a world of any links.
+fn shipped_in(world: &World) -> Vec<Case> {
+    let mut cases = Cases::default();
+    let add = |cases: &mut Cases, name: &str, plan: fn(&World) -> Result<Plan, RunError>| {
+        let world = world.clone();
+        cases.add("sendrecv", name, move || plan(&world));
+    };
+    add(&mut cases, "staged", |world| staged(world, [Primitive::Staged; 3]));
+    add(&mut cases, "staged, legs as blocks", split);
+    add(&mut cases, "bulk", |world| staged(world, [Primitive::Bulk; 3]));
+    add(&mut cases, "staged between bulk", |world| {
+        staged(world, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])
+    });
+    add(&mut cases, "staged and bulk, in groups", in_groups);
+    add(&mut cases, "bulk, two values", packed_bulk);
+    for copies in 1..=4 {
+        for (name, primitive) in [("staged", Primitive::Staged), ("bulk", Primitive::Bulk)] {
+            let world = world.clone();
+            cases.add("sendrecv", format!("{name}, {copies} copies"), move || copies_of(primitive, &world, copies));
+        }
+    }
+    add(&mut cases, "packet", |world| packets(world, 0, MESSAGES));
+    // Sixteen messages before the flags come round, so that every place is used twice before and once after.
+    add(&mut cases, "packet, last flags", |world| packets(world, (1 << 16) - 16, MESSAGES + 8));
+    add(&mut cases, "packet, two values", packed_packets);
+    add(&mut cases, "direct", direct);
+    exchanges::cases(&mut cases, world);
+    reductions::cases(&mut cases, world);
     cases.0
 }
 
@@ -98,7 +141,7 @@ pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
         posted::cases(&mut cases, ranks, blocks);
     }
     if ranks > 2 {
-        posted::two_level_cases(&mut cases, ranks, blocks);
+        two_level::cases(&mut cases, ranks, blocks);
     }
     cases.0
 }
@@ -110,20 +153,8 @@ pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
 pub fn posted_in(ranks: usize, blocks: usize, links: &str, domains: &[Vec<usize>]) -> Vec<Case> {
     let mut cases = Cases::default();
     posted::cases_in(&mut cases, (ranks, blocks), links, domains);
-    posted::two_level_cases_in(&mut cases, (ranks, blocks), links, domains);
+    two_level::cases_in(&mut cases, (ranks, blocks), links, domains);
     cases.0
-}
-
-/// A launch: every rank's kernel.
-fn launch(
-    plan: &mut Plan,
-    ranks: &[RehearsalRank],
-    trace: impl Fn(&RehearsalRank) -> Result<Traced, RunError>,
-) -> Result<(), RunError> {
-    let traced = ranks.iter().map(trace).collect::<Result<Vec<_>, _>>()?;
-    let all: Vec<_> = traced.iter().map(|traced| (&traced.kernel, &traced.args[..])).collect();
-    plan.launch(&all);
-    Ok(())
 }
 
 /// Slot bytes and depths of three launches: smaller slots, then other depths, then as at first.
@@ -141,8 +172,9 @@ fn in_slots(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, us
 }
 
 /// Launches through the same slots, each by a primitive of its own.
-fn staged(ranks: usize, blocks: usize, primitives: [Primitive; 3]) -> Result<Plan, RunError> {
-    Rehearsal::small(ranks, blocks).plan(GEOMETRIES.len(), |link, launch| {
+fn staged(world: &World, primitives: [Primitive; 3]) -> Result<Plan, RunError> {
+    let blocks = world.blocks;
+    world.small().plan(GEOMETRIES.len(), |link, launch| {
         // More steps than slots in every launch, or a wait for a credit would wait for nothing.
         let (x, y) = (Tensor::<f32>::zeros(blocks * 560), Tensor::<f32>::zeros(blocks * 560));
         let (to, from) = link.neighbours();
@@ -152,8 +184,9 @@ fn staged(ranks: usize, blocks: usize, primitives: [Primitive; 3]) -> Result<Pla
 }
 
 /// Who sends and who receives have blocks of their own.
-fn split(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    Rehearsal::small(ranks, blocks).plan(GEOMETRIES.len(), |link, launch| {
+fn split(world: &World) -> Result<Plan, RunError> {
+    let blocks = world.blocks;
+    world.small().plan(GEOMETRIES.len(), |link, launch| {
         let (x, y) = (Tensor::<f32>::zeros(blocks * 560), Tensor::<f32>::zeros(blocks * 560));
         let (to, from) = link.neighbours();
         let config = in_slots(Primitive::Staged, blocks, GEOMETRIES[launch]);
@@ -162,10 +195,11 @@ fn split(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
 }
 
 /// Launches of one geometry that begin and end within a group of steps whose slots are waited for at once.
-fn in_groups(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+fn in_groups(world: &World) -> Result<Plan, RunError> {
+    let blocks = world.blocks;
     let steps = [11, 6, 7, 9];
     let primitives = [Primitive::Staged, Primitive::Bulk, Primitive::Staged, Primitive::Staged];
-    Rehearsal::small(ranks, blocks).plan(steps.len(), |link, launch| {
+    world.small().plan(steps.len(), |link, launch| {
         let len = blocks * steps[launch] * 16;
         let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
         let (to, from) = link.neighbours();
@@ -174,8 +208,9 @@ fn in_groups(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
 }
 
 /// Tiles of two parts that are narrower at the edge: as many bulk copies for a step as there are parts.
-fn packed_bulk(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    Rehearsal::small(ranks, blocks).plan(3, |link, launch| {
+fn packed_bulk(world: &World) -> Result<Plan, RunError> {
+    let blocks = world.blocks;
+    world.small().plan(3, |link, launch| {
         let (rows, cols) = (blocks * 5, 23);
         let (x, y) = (Tensor::<f32>::zeros(rows * cols), Tensor::<f32>::zeros(rows * cols));
         let (to, from) = link.neighbours();
@@ -193,9 +228,20 @@ fn packed_bulk(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
     })
 }
 
-fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> Result<Plan, RunError> {
-    let bulk = primitive == Primitive::Bulk;
-    Rehearsal::small(ranks, blocks).plan(GEOMETRIES.len(), |link, launch| {
+fn copies_of(primitive: Primitive, world: &World, copies: u32) -> Result<Plan, RunError> {
+    let (blocks, bulk) = (world.blocks, primitive == Primitive::Bulk);
+    if world.posts() {
+        // As the collective makes it: a far peer gets staged instead of bulk, and near and far ones have plans of their
+        // own.
+        return world.small().with_copies(copies as usize).plan(GEOMETRIES.len(), |link, launch| {
+            let (slot_bytes, depth) = GEOMETRIES[launch];
+            let slots = (slot_bytes, depth - depth % copies as usize);
+            let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
+            let (to, from) = link.neighbours();
+            sendrecv(link, &y, &x, to, from).config(in_slots(primitive, blocks, slots)).trace()
+        });
+    }
+    world.small().plan(GEOMETRIES.len(), |link, launch| {
         let (slot_bytes, depth) = GEOMETRIES[launch];
         // A slot has one owner among the copies.
         let depth = depth - depth % copies as usize;
@@ -224,28 +270,47 @@ fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> 
     })
 }
 
-/// Launches of packets: places come round after eight.
+/// Launches of packets: places come round after eight, and so do slots where packets fall back to staged.
 const MESSAGES: usize = 13;
 
-fn packets(ranks: usize, blocks: usize, first: u64, messages: usize) -> Result<Plan, RunError> {
-    let world = Rehearsal::small(ranks, blocks);
-    world.at_message(first);
-    world.plan(messages, |link, message| {
+fn packets(world: &World, first: u64, messages: usize) -> Result<Plan, RunError> {
+    let (rehearsal, blocks) = (world.small(), world.blocks);
+    rehearsal.at_message(first);
+    let within = if world.is_mixed() { MESSAGES } else { 0 };
+    rehearsal.plan(within + messages, |link, message| {
+        if message < within {
+            return before::packet_within(link, blocks);
+        }
         let len = blocks * (16 - message % 3);
         let (x, y) = (Tensor::<u64>::zeros(len), Tensor::<u64>::zeros(len));
         let (to, from) = link.neighbours();
-        sendrecv(link, &y, &x, to, from).primitive(Primitive::Packet).granule(1).blocks(blocks).trace()
+        sendrecv(link, &y, &x, to, from).config(packet_knobs(link, blocks, (64, 2))).trace()
     })
 }
 
-fn packed_packets(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    Rehearsal::small(ranks, blocks).plan(MESSAGES, |link, _| {
+/// Packets, and small slots for what posts carry instead.
+fn packet_knobs(link: &RehearsalRank, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Knobs {
+    let posts = link.is_dense();
+    Knobs {
+        primitive: Some(Primitive::Packet),
+        blocks: Some(blocks),
+        granule: Some(1),
+        slot_bytes: posts.then_some(slot_bytes),
+        depth: posts.then_some(depth),
+        ..Knobs::default()
+    }
+}
+
+fn packed_packets(world: &World) -> Result<Plan, RunError> {
+    let (blocks, within) = (world.blocks, if world.is_mixed() { MESSAGES } else { 0 });
+    world.small().plan(within + MESSAGES, |link, message| {
+        if message < within {
+            return before::packet_within(link, blocks);
+        }
         let (x, y) = (Tensor::<f32>::zeros(blocks * 11), Tensor::<f32>::zeros(blocks * 11));
         let (to, from) = link.neighbours();
         sendrecv(link, &y, &x, to, from)
-            .primitive(Primitive::Packet)
-            .granule(1)
-            .blocks(blocks)
+            .config(packet_knobs(link, blocks, (128, 2)))
             .produce2(|c| {
                 let x = c.input.load(c.pos());
                 (x.cast::<i8>(), x)
@@ -255,14 +320,15 @@ fn packed_packets(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
     })
 }
 
-fn direct(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+fn direct(world: &World) -> Result<Plan, RunError> {
+    let blocks = world.blocks;
     let len = blocks * 48;
-    let windows: Vec<Memory> = (0..ranks).map(|_| Memory::zeroed(len * 4)).collect();
+    let windows: Vec<Tensor<f32>> = (0..world.ranks).map(|_| Tensor::zeros(len)).collect();
     // The last block has less to do, and less again in the second launch.
-    let mut plan = Rehearsal::small(ranks, blocks)
-        .plan(3, |link, launch| before::direct(link, blocks, &windows, len - launch % 2 * 7))?;
+    let mut plan =
+        world.small().plan(3, |link, launch| before::direct(link, blocks, &windows, len - launch % 2 * 7))?;
     for (rank, window) in windows.iter().enumerate() {
-        plan.host_reads(rank as u32, window);
+        plan.host_reads(rank as u32, window.memory());
     }
     Ok(plan)
 }

@@ -1,6 +1,6 @@
 //! Plans for the reductions, and for what goes round a ring.
 
-use super::{Cases, before, launch};
+use super::{Cases, MESSAGES, World, before};
 use tilewire::check::Plan;
 use tilewire::collective::{Reduction, Rounds};
 use tilewire::link::Transport;
@@ -9,11 +9,11 @@ use tilewire::transport::layout::Geometry;
 use tilewire::{Algorithm, Knobs, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, reduce_scatter};
 
 /// The cases of all reductions, and of rings.
-pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
+pub(super) fn cases(cases: &mut Cases, world: &World) {
     use Algorithm::{OneShot, Ring, TwoPhase};
+    let blocks = world.blocks;
+    let mut cases = Of { cases, world };
     let staged = Shape {
-        ranks,
-        blocks,
         primitive: Primitive::Staged,
         copies: false,
         launches: 3,
@@ -21,83 +21,91 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
         slots_of_others: before::SLOTS,
     };
     let ring = Shape { before_others: 1, ..staged };
-    let packets = Shape { primitive: Primitive::Packet, launches: 13, ..staged };
-    cases.add("all_gather", "ring", move || plan(ring, |link, n| ring_gather(link, blocks, slots(link, Ring, n))));
+    let packets = Shape { primitive: Primitive::Packet, launches: MESSAGES, ..staged };
+    cases.add("all_gather", "ring", ring, move |link, n| ring_gather(link, blocks, slots(link, Ring, n)));
     let two_parts = Shape { slots_of_others: SHARED_SLOTS, ..ring };
-    cases.add("all_gather", "ring, two values, one shared", move || {
-        plan(two_parts, |link, n| shared_ring_gather(link, blocks, n))
+    cases.add("all_gather", "ring, two values, one shared", two_parts, move |link, n| {
+        shared_ring_gather(link, blocks, n)
     });
     let scatter = move |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds| {
         let one = chunk(blocks);
         let (inp, out) = (Tensor::<f32>::zeros(link.world_size() * one), Tensor::<f32>::zeros(one));
-        reduce(reduce_scatter(link, &out, &inp), way, rounds, blocks, slots(link, way.0, n))
+        reduce(reduce_scatter(link, &out, &inp), link, way, rounds, (blocks, n))
     };
-    cases.add("reduce_scatter", "staged", move || {
-        plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))
+    cases.add("reduce_scatter", "staged", staged, move |l, n| {
+        scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles)
     });
     let name = "staged, rounds as blocks";
-    cases.add("reduce_scatter", name, move || {
-        plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Blocks))
-    });
+    cases.add("reduce_scatter", name, staged, move |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Blocks));
     let name = "staged, legs as blocks";
-    cases.add("reduce_scatter", name, move || {
-        plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Legs))
+    cases.add("reduce_scatter", name, staged, move |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Legs));
+    cases.add("reduce_scatter", "packet", packets, move |l, n| {
+        scatter(l, n, (OneShot, Primitive::Packet), Rounds::Roles)
     });
-    cases.add("reduce_scatter", "packet", move || {
-        plan(packets, |l, n| scatter(l, n, (OneShot, Primitive::Packet), Rounds::Roles))
-    });
-    cases.add("reduce_scatter", "ring", move || {
-        plan(ring, |l, n| scatter(l, n, (Ring, Primitive::Staged), Rounds::Roles))
-    });
+    cases.add("reduce_scatter", "ring", ring, move |l, n| scatter(l, n, (Ring, Primitive::Staged), Rounds::Roles));
     let all = move |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds, in_place: bool| {
         // Shards that are not all of one length.
         let inp = Tensor::<f32>::zeros(link.world_size() * chunk(blocks) - 1);
         let out = if in_place { inp.clone() } else { Tensor::zeros(inp.len()) };
-        reduce(all_reduce(link, &out, &inp), way, rounds, blocks, slots(link, way.0, n))
+        reduce(all_reduce(link, &out, &inp), link, way, rounds, (blocks, n))
     };
     let two = (TwoPhase, Primitive::Staged);
-    cases.add("all_reduce", "two-phase", move || plan(staged, |l, n| all(l, n, two, Rounds::Roles, false)));
-    cases.add("all_reduce", "two-phase, rounds as blocks", move || {
-        plan(staged, |l, n| all(l, n, two, Rounds::Blocks, false))
+    cases.add("all_reduce", "two-phase", staged, move |l, n| all(l, n, two, Rounds::Roles, false));
+    cases.add("all_reduce", "two-phase, rounds as blocks", staged, move |l, n| all(l, n, two, Rounds::Blocks, false));
+    cases.add("all_reduce", "two-phase, legs as blocks", staged, move |l, n| all(l, n, two, Rounds::Legs, false));
+    cases.add("all_reduce", "two-phase, in place", staged, move |l, n| all(l, n, two, Rounds::Roles, true));
+    cases.add("all_reduce", "ring", ring, move |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false));
+    cases.add("all_reduce", "ring, in place", ring, move |l, n| {
+        all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true)
     });
-    cases.add("all_reduce", "two-phase, legs as blocks", move || {
-        plan(staged, |l, n| all(l, n, two, Rounds::Legs, false))
-    });
-    cases.add("all_reduce", "two-phase, in place", move || plan(staged, |l, n| all(l, n, two, Rounds::Roles, true)));
-    cases.add("all_reduce", "ring", move || {
-        plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))
-    });
-    cases.add("all_reduce", "ring, in place", move || {
-        plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))
-    });
-    cases.add("all_reduce", "one-shot", move || plan(packets, |link, _| one_shot(link, blocks, 21, false)));
+    cases.add("all_reduce", "one-shot", packets, move |link, _| one_shot(link, blocks, 21, false));
     // Over transports on which others have copies of their roles.
     let copied = Shape { copies: true, ..staged };
     let around = Shape { copies: true, ..ring };
     let in_one_pass = Shape { copies: true, ..packets };
-    cases.add("all_reduce", "one-shot, in one pass", move || {
-        plan(in_one_pass, |link, _| one_shot(link, blocks, 20, false))
+    cases.add("all_reduce", "one-shot, in one pass", in_one_pass, move |link, _| one_shot(link, blocks, 20, false));
+    cases.add("all_reduce", "one-shot, in one pass, in place", in_one_pass, move |link, _| {
+        one_shot(link, blocks, 20, true)
     });
-    cases.add("all_reduce", "one-shot, in one pass, in place", move || {
-        plan(in_one_pass, |link, _| one_shot(link, blocks, 20, true))
-    });
-    cases.add("all_reduce", "one-shot, in one pass, last flags", move || last_flags(ranks, blocks));
-    cases.add("all_gather", "ring, beside copies", move || {
-        plan(around, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))
+    cases.plan("all_reduce", "one-shot, in one pass, last flags", last_flags);
+    cases.add("all_gather", "ring, beside copies", around, move |link, n| {
+        ring_gather(link, blocks, slots(link, Ring, n))
     });
     let name = "staged, beside copies";
-    cases.add("reduce_scatter", name, move || {
-        plan(copied, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))
-    });
+    cases.add("reduce_scatter", name, copied, move |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles));
     let name = "two-phase, beside copies";
-    cases.add("all_reduce", name, move || plan(copied, |l, n| all(l, n, two, Rounds::Roles, false)));
+    cases.add("all_reduce", name, copied, move |l, n| all(l, n, two, Rounds::Roles, false));
     let name = "ring, beside copies";
-    cases.add("all_reduce", name, move || {
-        plan(around, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))
-    });
-    cases.add("reduce_scatter", "direct", move || in_windows(ranks, blocks, Windows::Scatter));
-    cases.add("all_reduce", "direct", move || in_windows(ranks, blocks, Windows::All));
-    cases.add("all_reduce", "direct, in place", move || in_windows(ranks, blocks, Windows::InPlace));
+    cases.add("all_reduce", name, around, move |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false));
+    cases.plan("reduce_scatter", "direct", |world| in_windows(world, Windows::Scatter));
+    cases.plan("all_reduce", "direct", |world| in_windows(world, Windows::All));
+    cases.plan("all_reduce", "direct, one-shot", |world| in_windows(world, Windows::OneShot));
+    cases.plan("all_reduce", "direct, in place", |world| in_windows(world, Windows::InPlace));
+}
+
+/// The cases of one world.
+struct Of<'c> {
+    cases: &'c mut Cases,
+    world: &'c World,
+}
+
+impl Of<'_> {
+    /// Adds a case of launches over a transport of this shape.
+    fn add(
+        &mut self,
+        collective: &'static str,
+        name: &str,
+        shape: Shape,
+        trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, RunError> + 'static,
+    ) {
+        let world = self.world.clone();
+        self.cases.add(collective, name, move || plan(&world, shape, &trace));
+    }
+
+    fn plan(&mut self, collective: &'static str, name: &str, plan: fn(&World) -> Result<Plan, RunError>) {
+        let world = self.world.clone();
+        self.cases.add(collective, name, move || plan(&world));
+    }
 }
 
 /// What goes through windows.
@@ -105,13 +113,14 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
 enum Windows {
     Scatter,
     All,
+    OneShot,
     InPlace,
 }
 
-/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads too early, or is not
-/// waited for, reads what is being written.
-fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads
+/// too early, or is not waited for, reads what is being written.
+fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
+    let &World { ranks, blocks, .. } = world;
     // Shards of an all-reduce that are not all of one length.
     let one = chunk(blocks);
     let len = if what == Windows::Scatter { ranks * one } else { ranks * one - 1 };
@@ -119,26 +128,30 @@ fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunErr
     let inputs = windows();
     let outputs = match what {
         Windows::Scatter => (0..ranks).map(|_| Tensor::zeros(one)).collect(),
-        Windows::All => windows(),
+        Windows::All | Windows::OneShot => windows(),
         Windows::InPlace => inputs.clone(),
     };
-    let memories: Vec<_> = inputs.iter().map(|window| window.memory().clone()).collect();
-    let config = config(Primitive::Direct, blocks, (0, 0));
-    for _ in 0..3 {
-        launch(&mut plan, &links, |link| before::fill(&inputs[link.number() as usize]))?;
-        launch(&mut plan, &links, |link| {
-            let (inp, out) = (&inputs[link.number() as usize], &outputs[link.number() as usize]);
-            let reduction = match what {
-                Windows::Scatter => reduce_scatter(link, out, inp),
-                _ => all_reduce(link, out, inp).window(&link.window(&outputs)),
-            };
-            reduction.window(&link.window(&inputs)).config(config).trace()
-        })?;
-        launch(&mut plan, &links, |link| before::fill(&outputs[link.number() as usize]))?;
-        launch(&mut plan, &links, |link| before::fill(&inputs[link.number() as usize]))?;
-        launch(&mut plan, &links, |link| before::direct(link, blocks, &memories, len))?;
-    }
-    Ok(plan)
+    // Where ranks do not map each other's windows, it goes through slots instead.
+    let rehearsal = if world.posts() { two_way(world) } else { world.small() };
+    rehearsal.plan(3 * 5, |link, n| {
+        let (inp, out) = (&inputs[link.number() as usize], &outputs[link.number() as usize]);
+        match n % 5 {
+            0 | 3 => before::fill(inp),
+            1 => {
+                let reduction = match what {
+                    Windows::Scatter => reduce_scatter(link, out, inp),
+                    Windows::OneShot => all_reduce(link, out, inp).algorithm(Algorithm::OneShot),
+                    _ => all_reduce(link, out, inp).algorithm(Algorithm::TwoPhase).window(&link.window(&outputs)),
+                };
+                let likewise = if world.posts() { Primitive::Staged } else { Primitive::Direct };
+                let config = Knobs { primitive: Some(Primitive::Direct), ..config(likewise, blocks, SLOTS[n / 5]) };
+                reduction.window(&link.window(&inputs)).config(config).trace()
+            }
+            2 => before::fill(out),
+            _ if world.posts() => before::staged(link, 2 * blocks, before::SLOTS),
+            _ => before::direct(link, blocks, &inputs, len),
+        }
+    })
 }
 
 /// Slot bytes and depth of a launch.
@@ -149,8 +162,6 @@ fn slots(link: &RehearsalRank, algorithm: Algorithm, launch: usize) -> (usize, u
 
 #[derive(Clone, Copy)]
 struct Shape {
-    ranks: usize,
-    blocks: usize,
     primitive: Primitive,
     /// Whether the transport shares slots out to copies of roles.
     copies: bool,
@@ -161,16 +172,18 @@ struct Shape {
     slots_of_others: (usize, usize),
 }
 
-/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not read.
+/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not
+/// read.
 const SLOTS: [(usize, usize); 3] = [(128, 2), (64, 4), (64, 2)];
 
-/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more ranks than slots
-/// knows that its next slot is free. So
+/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more
+/// ranks than slots knows that its next slot is free. So
 ///
-/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put elsewhere are missed,
+/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put
+///   elsewhere are missed,
 /// - the second has the geometry of the others before it: what those left behind is what credits are needed for,
-/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of two does not know
-///   that it is read: what the drain is needed for.
+/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of
+///   two does not know that it is read: what the drain is needed for.
 fn ring_slots(ranks: usize) -> [(usize, usize); 3] {
     [(64, 2 * ranks), before::SLOTS, (128, 2)]
 }
@@ -180,10 +193,10 @@ fn chunk(blocks: usize) -> usize {
     blocks * 64 - 3
 }
 
-/// Launches over a transport that has two channels for every block: what comes back has one of its own.
-fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, RunError>) -> Result<Plan, RunError> {
-    let Shape { ranks, blocks, primitive, copies, launches, before_others, slots_of_others } = shape;
-    let world = Rehearsal::new(Geometry {
+/// A transport that has two channels for every block: what comes back has one of its own.
+fn two_way(world: &World) -> Rehearsal {
+    let &World { ranks, blocks, .. } = world;
+    world.joined(Rehearsal::new(Geometry {
         world_size: ranks,
         // A ring of many ranks has two slots of 64 bytes for each.
         per_peer_bytes: 2048.max(128 * ranks) * 2 * blocks,
@@ -191,20 +204,23 @@ fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, Ru
         max_slots: 8.max(2 * ranks),
         max_copies: 4,
         packet_bytes: 4096 * 2 * blocks,
-    });
+    }))
+}
+
+/// Launches over it.
+fn plan(
+    world: &World,
+    shape: Shape,
+    trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, RunError>,
+) -> Result<Plan, RunError> {
+    let (blocks, rehearsal) = (world.blocks, two_way(world));
+    let Shape { primitive, copies, launches, before_others, slots_of_others } = shape;
     // Two, and as few slots as otherwise: each is needed again soon.
-    let world = world.with_copies(if copies { 2 } else { 1 });
-    let (links, mut plan) = (world.ranks(), Plan::new(ranks as u32));
-    for number in 0..launches {
-        if number == before_others {
-            launch(&mut plan, &links, |link| match primitive {
-                Primitive::Packet => before::packet(link, blocks),
-                _ => before::staged(link, 2 * blocks, slots_of_others),
-            })?;
-        }
-        launch(&mut plan, &links, |link| trace(link, number))?;
-    }
-    Ok(plan)
+    rehearsal.with_copies(if copies { 2 } else { 1 }).plan(1 + launches, |link, n| match (n, primitive) {
+        (n, Primitive::Packet) if n == before_others && !world.posts() => before::packet(link, blocks),
+        (n, _) if n == before_others => before::staged(link, 2 * blocks, slots_of_others),
+        (n, _) => trace(link, if n < before_others { n } else { n - 1 }),
+    })
 }
 
 fn config(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Knobs {
@@ -221,12 +237,19 @@ fn config(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usiz
 
 fn reduce(
     reduction: Reduction<'_, '_, f32, f32>,
+    link: &RehearsalRank,
     (algorithm, primitive): (Algorithm, Primitive),
     rounds: Rounds,
-    blocks: usize,
-    slots: (usize, usize),
+    (blocks, launch): (usize, usize),
 ) -> Result<Traced, RunError> {
-    reduction.algorithm(algorithm).rounds(rounds).config(config(primitive, blocks, slots)).trace()
+    let slots = slots(link, algorithm, launch);
+    let knobs = config(primitive, blocks, slots);
+    // Posts carry no packets, and go through slots instead.
+    let knobs = match link.is_dense() {
+        true => Knobs { slot_bytes: Some(slots.0), depth: Some(slots.1), ..knobs },
+        false => knobs,
+    };
+    reduction.algorithm(algorithm).rounds(rounds).config(knobs).trace()
 }
 
 /// A few elements for every block, of which several share a packet, or fill it.
@@ -238,8 +261,8 @@ fn one_shot(link: &RehearsalRank, blocks: usize, each: usize, in_place: bool) ->
 }
 
 /// Messages whose flags come round, to neighbours one before the others: of several messages only some are the last.
-fn last_flags(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    let world = Rehearsal::small(ranks, blocks).with_copies(4);
+fn last_flags(world: &World) -> Result<Plan, RunError> {
+    let (world, blocks) = (world.small().with_copies(4), world.blocks);
     world.at_message((1 << 16) - 16);
     world.plan(21, |link, n| match n {
         0 => before::packet(link, blocks),
@@ -262,8 +285,8 @@ const SHARED_SLOTS: (usize, usize) = (128, 2);
 
 /// A payload and what its neighbours have in common, as a quantised gather has them.
 fn shared_ring_gather(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
-    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of which the shared
-    // values lie where the second launch left its last payload.
+    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of
+    // which the shared values lie where the second launch left its last payload.
     let slots = [(128, (2 * link.world_size()).min(16)), SHARED_SLOTS, (320, 2)][launch];
     // An even number of tiles for every block again, and a last group that is not whole.
     let one = blocks * 4 * SHARERS - 3;

@@ -15,10 +15,9 @@
 //! # The memory model
 //!
 //! Parties are role copies, the host thread of each rank, its copy engines' streams, and everything that works
-//! asynchronously for a role copy: each bulk copy, the bytes of each post, and the notices for each slot of a peer. For a
-//! party an access is *visible* or not, and
-//! *over* or not; visible implies over. Two accesses to one byte, one of them a write, **race** unless the earlier is
-//! visible (over, if it is a read) to the party of the later.
+//! asynchronously for a role copy: each bulk copy, the bytes of each post, and the notices for each slot of a peer. For
+//! a party an access is *visible* or not, and *over* or not; visible implies over. Two accesses to one byte, one of
+//! them a write, **race** unless the earlier is visible (over, if it is a read) to the party of the later.
 //!
 //! - **Program order** orders all accesses of one party, except as below.
 //! - **`each`** orders the ops of one element, and nothing between two elements. It begins after the uniform ops before
@@ -35,22 +34,23 @@
 //!   covers it, or the end of the role.
 //! - **A packet**: its bytes are visible to the party that got its flag; nothing else is. A packet may be overwritten
 //!   only when its reads are over.
-//! - **The bytes of a post** are read, and then written, at any time after the post, by a party that begins with what is
-//!   visible to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster, its
-//!   write included. Then the first comes before the second, also if another role copy of that rank posted the first, to
-//!   the same peer over the same ring.
-//! - **A notice of a post** sets its slot once what it covers has arrived, and once the poster's earlier notices for that
-//!   slot have come. Notices for different slots are not ordered. It covers, of the poster's posts to that peer over that
-//!   ring: its own parts if it has bytes (a *delivery*), all earlier ones if it has none (a *signal*), none if it is a
-//!   credit. For the waiter the covered bytes are visible, and everything that was visible to the poster when it
-//!   posted is too; everything over is over. The poster's other posts are not, unless they were over for the poster and
-//!   went to that peer. A post of another role copy is not, even if it was over for the poster: only the waiter for its
-//!   own notice sees it. (A rank with one proxy shows it too. A kernel must not build on that.) A credit shows nothing:
-//!   what was over for the poster is over.
-//! - **A flush** is a notice for a slot of the poster's own. It comes once the sources of all the poster's earlier posts to
-//!   that peer over that ring have been read, and once the poster's earlier notices for that slot have come. For the waiter
-//!   those reads are over, and what was over for the poster. It shows nothing, and nothing is known of the writes: they may
-//!   come later. (The proxy waits for more, until the bytes are with the peer. A kernel must not build on that.)
+//! - **The bytes of a post** are read, and then written, at any time after the post, by a party that begins with what
+//!   is visible to the poster. Two posts are not ordered, even to one place, unless the first is over for the poster,
+//!   its write included. Then the first comes before the second, also if another role copy of that rank posted the
+//!   first, to the same peer over the same ring.
+//! - **A notice of a post** sets its slot once what it covers has arrived, and once the poster's earlier notices for
+//!   that slot have come. Notices for different slots are not ordered. It covers, of the poster's posts to that peer
+//!   over that ring: its own parts if it has bytes (a *delivery*), all earlier ones if it has none (a *signal*), none
+//!   if it is a credit. For the waiter the covered bytes are visible, and everything that was visible to the poster
+//!   when it posted is too; everything over is over. The poster's other posts are not, unless they were over for the
+//!   poster and went to that peer. A post of another role copy is not, even if it was over for the poster: only the
+//!   waiter for its own notice sees it. (A rank with one proxy shows it too. A kernel must not build on that.) A credit
+//!   shows nothing: what was over for the poster is over.
+//! - **A flush** is a notice for a slot of the poster's own. It comes once the sources of all the poster's earlier
+//!   posts to that peer over that ring have been read, and once the poster's earlier notices for that slot have come.
+//!   For the waiter those reads are over, and what was over for the poster. It shows nothing, and nothing is known of
+//!   the writes: they may come later. (The proxy waits for more, until the bytes are with the peer. A kernel must not
+//!   build on that.)
 //! - **Atomics**: two of them race as plain accesses do, unless they touch the same bytes and the scope of each
 //!   contains the other's party (a rank is a device). One that acquires sees what every earlier releasing one
 //!   published. On the bytes of a slot an atomic is a signal that adds.
@@ -122,17 +122,17 @@
 //!    premise: a test that *fails* may be older than in any interleaving.
 //! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they
 //!    are parties with exactly those edges, and 1 to 3 hold for them.
-//! 6. *Posts* are such parties. The bytes of a post have an edge from the post, and nothing holds them back: they commute
-//!    with every step that they do not race with. A notice has edges from its own post, from the bytes that it covers,
-//!    and from the notice before it for its slot. All of these are fixed by what the poster posted, so in every run the
-//!    same notice comes after the same parts, whatever order they arrive in. It is a wait for those parts, which no step
-//!    takes away again, followed by a signal: one step that stays enabled once it is. Its slot grows and has one writer
-//!    as any other does, so 1 covers it. That we deliver in the order of the posts is one of the linear extensions of 2.
-//!    A flush is the same with other edges: from its own post, from the *reads* of the earlier posts to its peer, which are
-//!    steps before their writes, and from the notice before it for its slot. These too are fixed by what the poster
-//!    posted. The reads and the write of a post are two epochs of its party, so that a clock can hold the one without the
-//!    other.
-//!    A delivery whose parts do not all come holds its slot in every run: that is the same deadlock in all.
+//! 6. *Posts* are such parties. The bytes of a post have an edge from the post, and nothing holds them back: they
+//!    commute with every step that they do not race with. A notice has edges from its own post, from the bytes that it
+//!    covers, and from the notice before it for its slot. All of these are fixed by what the poster posted, so in every
+//!    run the same notice comes after the same parts, whatever order they arrive in. It is a wait for those parts,
+//!    which no step takes away again, followed by a signal: one step that stays enabled once it is. Its slot grows and
+//!    has one writer as any other does, so 1 covers it. That we deliver in the order of the posts is one of the linear
+//!    extensions of 2. A flush is the same with other edges: from its own post, from the *reads* of the earlier posts
+//!    to its peer, which are steps before their writes, and from the notice before it for its slot. These too are fixed
+//!    by what the poster posted. The reads and the write of a post are two epochs of its party, so that a clock can
+//!    hold the one without the other. A delivery whose parts do not all come holds its slot in every run: that is the
+//!    same deadlock in all.
 //!
 //! `tests/suite/checker/brute` compares the claim with all interleavings of small random programs, with a definition of
 //! races that uses no clock. Outside the fragment every order of signals, waits, tests, packets and atomics is run, up

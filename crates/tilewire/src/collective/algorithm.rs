@@ -8,7 +8,7 @@ use crate::ir::{BinaryOp, Type};
 ///
 /// | | [`all_gather`](super::all_gather) | [`broadcast`](super::broadcast) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
 /// |---|---|---|---|---|
-/// | `OneShot` | yes | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets |
+/// | `OneShot` | yes | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets; or reads all inputs, in windows |
 /// | `TwoPhase` | | | | large tensors: each rank combines one shard and sends the result to all ranks |
 /// | `Ring` | yes | | yes | yes |
 /// | `TwoLevel` | over domains | over domains | | |
@@ -24,10 +24,10 @@ pub enum Algorithm {
     /// Every rank sends only to the next one, which passes the data on. When gathering, a rank reads arriving data once
     /// and writes it twice: to its output and to the next rank.
     Ring,
-    /// In a world of several domains, as of a [`MeshTransport`](crate::link::MeshTransport): every rank sends to its near
-    /// peers and to one rank of every other domain, which passes the data on to its own near peers. So the data crosses
-    /// the network once per other domain. The default there, unless the caller gives an algorithm, a primitive or a
-    /// window.
+    /// In a world of several domains, as of a [`MeshTransport`](crate::link::MeshTransport): every rank sends to its
+    /// near peers and to one rank of every other domain, which passes the data on to its own near peers. So the data
+    /// crosses the network once per other domain. The default there, unless the caller gives an algorithm, a primitive
+    /// or a window.
     TwoLevel,
 }
 

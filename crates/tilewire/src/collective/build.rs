@@ -47,8 +47,8 @@ impl<'l> Request<'_, 'l> {
         Ok(PreparedExchange::over(self.link(), traced, cards, options, (plan.call, bound))?.keeping(posted))
     }
 
-    /// What must stay registered while the collective can be launched: what its posts write and read, and this rank's own
-    /// windows, which posts of others write.
+    /// What must stay registered while the collective can be launched: what its posts write and read, and this rank's
+    /// own windows, which posts of others write.
     fn registered(&self, plan: &Itinerary) -> Registered {
         let regions = self.windows.iter().filter_map(|window| window.posted.clone()).collect();
         Registered { posted: plan.posted(), regions }

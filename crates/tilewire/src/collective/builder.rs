@@ -434,8 +434,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     }
 
     /// For measuring the cost of watching. On a CPU, launches then neither notice a peer's failure nor sleep, and only
-    /// the deadline ends a wait. On a GPU, waits have no deadline, but still end when a peer fails. A transport with far
-    /// peers ignores it, since its waits also carry the posts.
+    /// the deadline ends a wait. On a GPU, waits have no deadline, but still end when a peer fails. A transport with
+    /// far peers ignores it, since its waits also carry the posts.
     pub fn unwatched(mut self) -> Self {
         self.request.watched = false;
         self
@@ -445,9 +445,9 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// window.
     ///
     /// An exchange sends straight into the receiver's window, in one hop. The receiver's output must be its part of the
-    /// window. A consume hook is not allowed, and the payload must be one value of the window's type. Far peers' windows
-    /// are written by posts: straight from the input if nothing changes it on the way, from an outbox if a hook does.
-    /// [`explain`](Self::explain) tells which.
+    /// window. A consume hook is not allowed, and the payload must be one value of the window's type. Far peers'
+    /// windows are written by posts: straight from the input if nothing changes it on the way, from an outbox if a hook
+    /// does. [`explain`](Self::explain) tells which.
     ///
     /// ```
     /// use tilewire::link::{ShmOptions, ShmTransport, Window};

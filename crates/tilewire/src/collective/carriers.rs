@@ -6,26 +6,26 @@ use super::reductions::all_reduce;
 use crate::link::{MeshTransport, ShmOptions};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::proxy::{Carrier, Event, LoopCarrier, ProxyError, Write};
-use crate::transport::{AbortCode, Cause, Rank, TransportError, World};
+use crate::transport::{Cause, Rank, TransportError, World};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What goes wrong at rank 1.
+/// The fault of rank 1's carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Writes fail.
     Fails,
-    /// Polls fail, and the carrier does not know which peer it is about.
+    /// Polls fail, and the carrier does not know the peer.
     FailsToPoll,
     /// Writes are not taken any more.
     Refuses,
-    /// Writes are taken, and never confirmed.
+    /// Writes are taken and never confirmed.
     Forgets,
-    /// The proxy stops inside of the carrier, for longer than the deadline.
+    /// The proxy stops inside the carrier, for longer than the deadline.
     Stops,
 }
 
-/// A carrier to which this happens after some writes.
+/// A carrier that shows its fault after some writes.
 struct Faulty {
     inner: LoopCarrier,
     fault: Fault,
@@ -33,6 +33,14 @@ struct Faulty {
 }
 
 const DEADLINE: Duration = Duration::from_millis(400);
+
+impl Fault {
+    /// A failure ends all waits by itself, however busy the machine is.
+    fn deadline(self) -> Duration {
+        if matches!(self, Fault::Fails | Fault::FailsToPoll) { Duration::from_secs(60) } else { DEADLINE }
+    }
+}
+
 const SICK: Rank = Rank::new(1);
 
 impl Carrier for Faulty {
@@ -77,23 +85,23 @@ impl Carrier for Faulty {
     }
 }
 
-/// What each of three ranks gets, if anything.
+/// The error that each of three ranks gets, if any.
 fn errors(fault: Fault, writes: usize) -> Vec<Option<RunError>> {
     let errors = Mutex::new(vec![None, None, None]);
-    let ran = World::threads(3).deadline(DEADLINE).run(|world| {
+    let ran = World::threads(3).deadline(fault.deadline()).run(|world| {
         let wrap = |inner| -> Box<dyn Carrier> {
             if world.rank() == SICK { Box::new(Faulty { inner, fault, writes }) } else { Box::new(inner) }
         };
         let sizes = ShmOptions { per_peer_bytes: Some(64 << 10), ..ShmOptions::default() };
         let link = MeshTransport::over_carriers(&world, sizes, wrap)?;
         let (inp, out) = (Tensor::<f32>::zeros(9000), Tensor::<f32>::zeros(9000));
-        // More writes than the carrier takes. A rank that is slow to build hears of the failure there.
+        // The launches make more writes than the carrier takes. A rank that is slow to build gets the error there.
         let error = match all_reduce(&link, &out, &inp).build() {
             Ok(mut sum) => (0..100).find_map(|_| sum.run().err()),
             Err(error) => Some(error),
         };
         errors.lock().unwrap()[world.rank().index()] = error;
-        // Nobody leaves before all have their error: leaving would be a cause of its own.
+        // No rank leaves before all have their errors, because leaving would be a cause of its own.
         world.bootstrap().barrier("all have theirs", Duration::from_secs(60).into())?;
         Ok(())
     });
@@ -119,7 +127,7 @@ fn named(error: &RunError) -> Vec<usize> {
     }
 }
 
-/// Ranks 0 and 2 name rank 1. Returns the error of rank 1 itself.
+/// Checks that ranks 0 and 2 name rank 1. Returns the error of rank 1 itself.
 #[track_caller]
 fn others_name_the_sick_rank(fault: Fault, writes: usize) -> RunError {
     let start = Instant::now();
@@ -134,16 +142,14 @@ fn others_name_the_sick_rank(fault: Fault, writes: usize) -> RunError {
 
 #[test]
 fn a_carrier_that_fails_is_told_to_all_ranks_with_the_peer() {
-    for writes in [0, 1, 7, 60] {
+    for writes in [0, 1, 2, 7, 60, 200] {
         let sick = others_name_the_sick_rank(Fault::Fails, writes);
-        match (&sick, of_proxy(&sick)) {
-            (_, Some(ProxyError::Carrier { peer: Some(0 | 2), what })) => assert_eq!(what, "the cable is out"),
-            // Its wait saw the abort word that its own proxy had set.
-            (RunError::PeerFailed { cause: Cause { code: AbortCode::Failed, rank: 1, .. }, .. }, _) => {}
-            (other, _) => panic!("{other}"),
-        }
+        // Wherever it was, and whoever told it first: in a launch, before one, or while it built.
+        let Some(ProxyError::Carrier { peer: Some(0 | 2), what }) = of_proxy(&sick) else { panic!("{sick}") };
+        assert_eq!(what, "the cable is out");
         let sick = others_name_the_sick_rank(Fault::FailsToPoll, writes);
-        assert!(sick.to_string().contains("rank 1") || sick.to_string().contains("the adapter is gone"), "{sick}");
+        let Some(ProxyError::Carrier { peer: None, what }) = of_proxy(&sick) else { panic!("{sick}") };
+        assert_eq!(what, "the adapter is gone");
     }
 }
 

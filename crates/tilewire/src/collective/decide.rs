@@ -112,8 +112,8 @@ const GPU: Choices = Choices {
     ring: 0,
 };
 
-/// Starting values for near peers of GPUs that have far peers as well, not measured yet: many blocks and small steps, as
-/// links between GPUs want them.
+/// Starting values for near peers of GPUs that have far peers as well, not measured yet: many blocks and small steps,
+/// as links between GPUs want them.
 const NEAR_GPU: Choices =
     Choices { least_blocks: 8, least_slot: LARGEST_SLOT, largest_of_parts: LARGEST_SLOT, huge: (usize::MAX, 0), ..GPU };
 

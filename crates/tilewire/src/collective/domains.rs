@@ -1,7 +1,7 @@
 //! The domains of a world: which ranks reach each other by loads and stores, and what that means for algorithms.
 //!
-//! All ranks derive the same from them, so they depend on nothing but the transport's answers, which are the same on
-//! all ranks.
+//! All ranks must derive the same decisions from the domains. So the domains depend only on the transport's answers,
+//! which are the same on all ranks.
 
 use crate::link::Transport;
 use crate::transport::{LinkKind, Rank};
@@ -9,7 +9,7 @@ use crate::transport::{LinkKind, Rank};
 /// The domains of a world that has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Domains {
-    /// By rank: the number of its domain among `members`.
+    /// The number of each rank's domain among `members`.
     of: Vec<usize>,
     /// The ranks of each domain, in rank order; domains are in the order of their first ranks.
     members: Vec<Vec<Rank>>,
@@ -27,7 +27,7 @@ impl Domains {
         Some(Domains::numbered(&numbers)).filter(|domains| fit && domains.members.len() > 1)
     }
 
-    /// By rank: any number that stands for its domain.
+    /// The domains of ranks, given for each rank a number that is the same for the ranks of a domain.
     fn numbered(numbers: &[usize]) -> Domains {
         let mut firsts: Vec<usize> = Vec::new();
         let mut members: Vec<Vec<Rank>> = Vec::new();
@@ -69,8 +69,8 @@ impl Domains {
         self.members.iter().any(|members| members.len() > 1)
     }
 
-    /// The rank of a domain that gets what `origin`, of another domain, sends to all of it. Origins of one domain have
-    /// different relays, as far as there are enough ranks.
+    /// The rank of a domain that receives the chunk of `origin`, a rank of another domain, for the whole domain.
+    /// Origins of one domain have different relays if the domain has enough ranks.
     pub(super) fn relay(&self, origin: Rank, members: &[Rank]) -> Rank {
         let number = self.around(origin).iter().position(|rank| *rank == origin).expect("it is in its domain");
         members[number % members.len()]
@@ -87,7 +87,7 @@ impl Domains {
         self.crossings() == self.members.len()
     }
 
-    /// Pairs of ranks, in both directions, that reach each other by posts.
+    /// The number of ordered pairs of ranks that reach each other by posts.
     pub(super) fn far_pairs(&self) -> usize {
         self.members.iter().map(|members| members.len() * (self.of.len() - members.len())).sum()
     }

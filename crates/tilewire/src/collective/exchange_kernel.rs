@@ -81,7 +81,8 @@ fn in_turns(leg: &Leg) -> bool {
     matches!(leg.protocol, Protocol::Staged { .. } | Protocol::Bulk { .. })
 }
 
-/// Chunks of far ranks on their way through this rank's domain: this rank keeps them and, as their relay, passes them on.
+/// Chunks of far ranks on their way through this rank's domain: this rank keeps them and, as their relay, passes them
+/// on.
 fn passing<'b, 't: 'b>(exchange: ExchangeKernel<'b, 'b>, k: &'b Block<'t>, pass: &'b Pass) -> LegCode<'b, 't> {
     let ExchangeKernel { hooks, link, .. } = exchange;
     let Pass { chunks, from, to, near, first_block } = pass;

@@ -247,8 +247,8 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         self.window.filter(|window| !is_far || window.is_mapped(route.peer) || is_posted(window))
     }
 
-    /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it, and
-    /// posts do not. Lent memory is never registered: its owner has it back while the registration still stands.
+    /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it,
+    /// and posts do not. Lent memory is never registered: its owner has it back while the registration still stands.
     fn posts_in_place(&self, peer: Rank, inp: &AnyTensor, bytes: usize) -> bool {
         let hooks = self.hooks();
         let is_plain = hooks.is_copy() && hooks.input_shape.is_none() && hooks.output_shape.is_none();

@@ -7,8 +7,8 @@ use crate::transport::{LinkKind, Rank};
 /// The facts that decisions may depend on if all ranks must agree on them. They are plain data, and all ranks hold the
 /// same values:
 /// - `ranks`, `machine` and `copies` come from what the ranks told each other at the rendezvous.
-/// - `in_memory` and `has_far` are about the ranks of a domain and those outside of it. If there is more than one domain,
-///   every rank has a peer outside of its own.
+/// - `in_memory` and `has_far` are about the ranks of a domain and those outside of it. If there is more than one
+///   domain, every rank has a peer outside of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WorldFacts {
     pub ranks: usize,

@@ -1,8 +1,10 @@
 //! Maps the errors of engines and transports to the two variants of [`RunError`] for a peer's failure and a timeout.
 //!
 //! ```text
-//!   LaunchError::Aborted   CudaError::Aborted   TransferError::Broken   TransportError::Broken, ::Peer   ──▶ RunError::PeerFailed
-//!   LaunchError::Timeout   CudaError::Timeout   TransportError::NotMet, ::NotClosed                      ──▶ RunError::Timeout
+//!   LaunchError::Aborted    TransferError::Broken
+//!   CudaError::Aborted      TransportError::Broken, ::Peer        ──▶ RunError::PeerFailed
+//!   LaunchError::Timeout
+//!   CudaError::Timeout      TransportError::NotMet, ::NotClosed   ──▶ RunError::Timeout
 //! ```
 //! The same errors inside `TransportError::Segment`, `::Bootstrap` and `::Device` map the same way. Elsewhere in this
 //! folder only `agreement.rs` looks at the left column, to tell the other ranks. The launch or meeting that the error

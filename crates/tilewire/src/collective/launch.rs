@@ -98,8 +98,7 @@ impl<'l> Launch<'l> {
         let LaunchOptions { deadline, watched, stores, unroll } = options;
         let first = hosts.first().expect("a launch over at least one transport");
         let Traced { kernel, args } = traced;
-        let mut kernel = Box::new(kernel);
-        kernel.name_peers(first.rank().number());
+        let kernel = Box::new(kernel);
         // Waits drive the proxy: without them, posts would stay in their ring.
         let watched = watched || hosts.iter().any(|host| host.door().is_some_and(|door| door.proxy().is_some()));
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
@@ -164,7 +163,7 @@ impl<'l> Launch<'l> {
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
-            Engine::Cpu(prepared) => self.aborts.iter().all(|abort| abort.get().is_none()) && prepared.takes_shortcut(),
+            Engine::Cpu(prepared) => !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut(),
             Engine::Gpu(_) => false,
         }
     }
@@ -193,6 +192,12 @@ impl<'l> Launch<'l> {
     /// The arguments it is bound to.
     pub(super) fn args(&self) -> &[Arg] {
         &self.args
+    }
+
+    /// The name of a parameter, for messages.
+    pub(super) fn param_name(&self, k: usize) -> String {
+        let me = self.hosts.first().map_or(0, |host| host.rank().number());
+        self.kernel.params.keys().nth(k).map_or(String::new(), |param| self.kernel.name_for(param, me))
     }
 
     /// Binds other arguments, which are like the old ones: on the CPU the kernel is lowered again, on a GPU its
@@ -384,11 +389,16 @@ fn realign(kernel: &mut Kernel, args: &[Arg]) {
     }
 }
 
-/// Replaces an error that says only that the transport is broken by the verdict that broke it, if there is one.
+/// Replaces an error that says only that the transport is broken by what broke it, where more is known: the verdict on
+/// all ranks, or the error of this rank's own proxy.
 pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
-    let verdict = host.door().and_then(Door::status).and_then(|status| status.verdict(*cause));
-    verdict.map_or(error, RunError::from)
+    let Some(door) = host.door() else { return error };
+    if let Some(verdict) = door.status().and_then(|status| status.verdict(*cause)) {
+        return verdict.into();
+    }
+    let stopped = door.proxy().filter(|_| cause.rank == host.rank().index()).and_then(|proxy| proxy.broke());
+    stopped.map_or(error, |stopped| TransportError::from(stopped.clone()).into())
 }
 
 impl fmt::Debug for Launch<'_> {

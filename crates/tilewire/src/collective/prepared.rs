@@ -157,7 +157,8 @@ impl<'l> PreparedExchange<'l> {
     /// assert_eq!((out.get(1), other_out.get(1)), (0.0, 202.0));
     /// // In place would be another kernel.
     /// let error = double.rebind(&other_out, &other_out).unwrap_err();
-    /// assert!(matches!(error, RunError::Rebind(_)) && error.to_string().contains("build it again"), "{error}");
+    /// assert!(matches!(error, RunError::Rebind(_)));
+    /// assert!(error.to_string().contains("build the collective again"), "{error}");
     /// # Ok::<(), RunError>(())
     /// ```
     pub fn rebind<Out: Element, In: Element>(&mut self, out: &Tensor<Out>, inp: &Tensor<In>) -> Result<(), RunError> {
@@ -225,8 +226,7 @@ impl<'l> PreparedExchange<'l> {
         }
         let is_collective = by.iter().any(|taker| matches!(taker, Taker::Window(_)));
         let to = self.bound.taken(by)?;
-        let kernel = self.launch.kernel();
-        let name = |k: usize| kernel.params.values().nth(k).map_or(String::new(), |param| param.name().to_string());
+        let name = |k: usize| self.launch.param_name(k);
         let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         let posted = self.posted_from(&to)?;
         // The launches are those of another operation, so that a rank that has not rebound is not taken for one that has.

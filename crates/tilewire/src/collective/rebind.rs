@@ -1,9 +1,9 @@
-//! Other tensors for a kernel that is prepared: which arguments lie in the old ones, where they lie in the new ones,
-//! and what makes that impossible.
+//! Rebinding: other tensors take the place of those that a prepared kernel uses. This file finds which arguments lie in
+//! the old tensors and where they lie in the new ones, and refuses tensors that do not fit.
 //!
 //! A prepared kernel was lowered for its arguments: their rows, their alignment, and which of them share bytes. Tensors
-//! that are alike in all of that can take their place. Windows take the place of windows on all ranks together, since
-//! every rank has the addresses of the others' windows.
+//! that agree in all of these properties can take their place. Windows take the place of windows on all ranks together,
+//! since every rank has the addresses of the others' windows.
 
 use super::windows::{UsedWindows, WindowOf};
 use crate::ir::Type;
@@ -31,62 +31,62 @@ pub(super) enum Taker {
     Window(WindowOf),
 }
 
-/// Why other tensors cannot take the place of those that a kernel was prepared for. Nothing has changed: the kernel
-/// still uses the old ones.
+/// The reason why other tensors cannot take the place of those that a kernel was prepared for. The kernel still uses
+/// the old tensors.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RebindError {
-    /// Elements of another type.
+    /// The new tensor has elements of another type.
     #[non_exhaustive]
     Type {
         /// `output` or `input`.
         tensor: &'static str,
-        /// The type that was given.
+        /// The type of the new tensor.
         is: Type,
         /// The type of the old tensor.
         must: Type,
     },
-    /// Other rows, columns or row stride.
+    /// The new tensor has other rows, columns or another row stride.
     #[non_exhaustive]
     Shape {
         /// `output` or `input`.
         tensor: &'static str,
-        /// Rows, columns and row stride that were given.
+        /// The rows, columns and row stride of the new tensor.
         is: [usize; 3],
-        /// Those of the old tensor.
+        /// The rows, columns and row stride of the old tensor.
         must: [usize; 3],
     },
-    /// An address that is less aligned than the one the kernel was made for.
+    /// The new tensor's address is less aligned than the kernel relies on.
     #[non_exhaustive]
     Alignment {
         /// `output` or `input`.
         tensor: &'static str,
-        /// The alignment of its address, up to 64.
+        /// The alignment of the new address, at most 64.
         is: usize,
-        /// The alignment that the kernel needs there.
+        /// The alignment that the kernel relies on.
         must: usize,
     },
-    /// Memory of another place.
+    /// The new tensor's memory is reached from other places.
     #[non_exhaustive]
     Reach {
         /// `output` or `input`.
         tensor: &'static str,
-        /// Where it can be reached from.
+        /// The places from which the new tensor can be reached.
         is: ReachableFrom,
-        /// Where the old tensor could be reached from.
+        /// The places from which the old tensor could be reached.
         must: ReachableFrom,
     },
-    /// Tensors that share other bytes than before.
+    /// The new tensors do not share bytes in the way that the old ones did.
     #[non_exhaustive]
     Overlap {
         /// `output` or `input`.
         tensor: &'static str,
-        /// The other one, or the argument.
+        /// The other tensor, or the argument.
         with: String,
-        /// True if the old ones shared bytes.
+        /// True if the old tensors shared bytes.
         did: bool,
     },
-    /// A tensor that peers reach.
+    /// Peers have the address of the old tensor.
     #[non_exhaustive]
     Reached {
         /// `output` or `input`.
@@ -128,26 +128,28 @@ pub enum RebindError {
 
 errors! {
     enum RebindError {
-        Type { tensor, is, must } => "the {tensor} has elements of {is}, but the kernel was built for {must}: build it again",
+        Type { tensor, is, must } =>
+            "the {tensor} has elements of {is}, but the kernel was built for {must}: build the collective again",
         Shape { tensor, is: [rows, cols, stride], must: [had_rows, had_cols, had_stride] } =>
             "the {tensor} is [{rows}, {cols}] with rows {stride} apart, but the kernel was built for \
-             [{had_rows}, {had_cols}] with rows {had_stride} apart: build it again",
+             [{had_rows}, {had_cols}] with rows {had_stride} apart: build the collective again",
         Alignment { tensor, is, must } =>
-            "the {tensor} is aligned to {is} bytes where the kernel relies on {must}: align its buffer alike, or build it \
-             again",
+            "the {tensor} is aligned to {is} bytes where the kernel relies on {must}: align the buffer to {must} bytes, \
+             or build the collective again",
         Reach { tensor, is, must } =>
-            "the {tensor} is reached from {is}, but the kernel was built for memory reached from {must}: build it again",
+            "the {tensor} is reached from {is}, but the kernel was built for memory reached from {must}: build the \
+             collective again",
         Overlap { tensor, with, did: true } =>
-            "the {tensor} does not share the bytes with {with} that the old one shared, and the kernel was built for that: \
-             give tensors that overlap alike, or build it again",
+            "the {tensor} must overlap {with} exactly as the old one did, because the kernel was built for that: pass \
+             tensors that overlap in the same way, or build the collective again",
         Overlap { tensor, with, did: false } =>
-            "the {tensor} shares bytes with {with}, and the kernel was built for tensors that do not: give others, or \
-             build it again",
+            "the {tensor} shares bytes with {with}, but the kernel was built for tensors that do not: pass tensors that \
+             do not overlap, or build the collective again",
         Reached { tensor } =>
             "the {tensor} is in a window, so peers have its address: all ranks call rebind_window(..), \
              rebind_input_window(..) or rebind_windows(..) with another window",
         NoWindow { tensor } =>
-            "the {tensor} was in no window when the kernel was built: give a tensor in its place, or build it again with \
+            "the {tensor} was in no window when the kernel was built: give a tensor in its place, or build the collective again with \
              .window(&window)",
         WindowLength { tensor, rank, is, must } => { |f| {
             let bytes = |bytes: &Option<usize>| match bytes {
@@ -167,10 +169,10 @@ errors! {
              build the collective again",
         NotInPlace { peer, is_lent: true } =>
             "the input was lent by Tensor::lend, and the kernel posts its input to rank {peer} from where it lies: give \
-             memory that a network may keep, or build it again",
+             memory that a network may keep, or build the collective again",
         NotInPlace { peer, is_lent: false } =>
             "the network to rank {peer} cannot read the new input where it lies, as it reads the old one: give memory of the \
-             host, or build it again",
+             host, or build the collective again",
     }
 }
 
@@ -241,8 +243,8 @@ impl Bound {
         Ok(())
     }
 
-    /// The arguments with these tensors and windows in place of the old ones. `aligned`: the kernel relies on the
-    /// alignment of the old ones. `name`: the names of the arguments.
+    /// The arguments with these tensors and windows in place of the old ones. `aligned` says that the kernel relies on
+    /// the alignment of the old tensors. `name` returns the name of an argument.
     pub(super) fn moved(
         &self,
         args: &[Arg],
@@ -336,7 +338,7 @@ fn bank(
     Ok(memory.clone())
 }
 
-/// True if the second two memories share what the first two share: nothing, or the same bytes of each.
+/// True if the second pair of memories overlaps exactly like the first pair, or neither pair overlaps.
 fn share_alike([a, b]: [&Memory; 2], [x, y]: [&Memory; 2]) -> bool {
     let distance = |a: &Memory, b: &Memory| a.start().addr().get().wrapping_sub(b.start().addr().get());
     match (a.overlaps(b), x.overlaps(y)) {
@@ -345,7 +347,7 @@ fn share_alike([a, b]: [&Memory; 2], [x, y]: [&Memory; 2]) -> bool {
     }
 }
 
-/// The alignment that kernels rely on.
+/// The alignment of a memory, as far as kernels rely on it: at most 64.
 fn alignment(memory: &Memory) -> usize {
     1 << memory.start().addr().get().trailing_zeros().min(6)
 }

@@ -9,8 +9,9 @@
 //!   TwoPhase            as OneShot, staged; reduce also sends the result to all ranks
 //!                       receive from 1, 2, …
 //!   Ring                ring
-//!   direct              reduce              combines this rank's shard of all peers' windows; an all-reduce writes
-//!                                           the result into all peers' windows
+//!   OneShot, direct     reduce              combines this rank's shard of all peers' windows; in an all-reduce, all
+//!                                           shards
+//!   TwoPhase, direct    reduce              combines this rank's shard, and writes the result into all peers' windows
 //! ```
 
 use super::algorithm::Algorithm;
@@ -25,8 +26,8 @@ use crate::ir::Type;
 use crate::link::Transport;
 use crate::schedule::{
     Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, Tiling, WindowPeer, expect_packets,
-    recv_tiles_any, reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles_any, share_packets,
-    swap_and_reduce,
+    recv_tiles_any, reduce_packets, reduce_tiles, reduce_whole_windows, reduce_windows, ring_reduce, send_tiles_any,
+    share_packets, swap_and_reduce,
 };
 use crate::transport::{Protocol, Rank};
 use std::rc::Rc;
@@ -191,11 +192,17 @@ impl<'k, 't> Kernel<'k, '_, 't> {
             WindowPeer { give, take, input: self.k.region("input of the peer", input) }
         };
         let peers: Vec<_> = self.others().map(peer).collect();
-        let scene = self.scene(self.me);
+        let whole = self.gathers() && self.plan.algorithm == Algorithm::OneShot;
+        let scene = if whole { self.part(None) } else { self.scene(self.me) };
+        let ranges: Vec<_> = self.of.shards.iter().map(|shard| shard.range.clone()).collect();
         self.k.blocks(self.of.blocks() as u32);
         self.k.role("reduce", self.of.warps).run(|r| {
             let (me, onward) = (self.me.index(), reached.output.is_some());
             let (of, tiling) = ((self.of.link.max_blocks, self.ty()), self.tiling(self.me));
+            if whole {
+                let combine = |s: usize, at: &Leg<'t>, got: &[AnyValue<'t>]| _ = self.result(r, &scene, s, at, got);
+                return reduce_whole_windows(r, &peers, of, tiling, &ranges, &combine);
+            }
             reduce_windows(r, (&peers, onward), of, tiling, &|at, got| self.result(r, &scene, me, at, got));
         });
     }

@@ -34,9 +34,9 @@ pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> R
         Part::Chunk(0).of("the input", &request.inp, request.axes[0], ranks)?;
     }
     let in_place = planner.in_place()?;
-    let (algorithm, shards, why) = match planner.reached()? {
-        Some((input, output)) => {
-            let (algorithm, shards) = planner.in_windows(input, output)?;
+    let (algorithm, shards, why) = match planner.reached(in_place)? {
+        Some(reached) => {
+            let (algorithm, shards) = planner.in_windows(reached)?;
             (algorithm, shards, None)
         }
         None => planner.through_staging()?,
@@ -70,14 +70,15 @@ struct Planner<'p, 'h, 'l> {
     facts: WorldFacts,
 }
 
-impl Kind {
-    /// The only algorithm that works through windows.
-    fn way_through_windows(self) -> Algorithm {
-        match self {
-            Kind::ReduceScatter => Algorithm::OneShot,
-            Kind::AllReduce => Algorithm::TwoPhase,
-        }
-    }
+/// An all-reduce of GPUs over windows takes one shot if every rank reads at most this many bytes from its peers, and two
+/// phases otherwise. One shot reads more, but ends as soon as its own output is written: nobody else waits for it.
+const ONE_SHOT_READS: usize = 3 << 19;
+
+/// The windows of a reduction.
+struct Reached<'p> {
+    input: &'p WindowOf,
+    /// For an all-reduce in two phases.
+    output: Option<&'p WindowOf>,
 }
 
 impl<'p> Planner<'p, '_, '_> {
@@ -273,9 +274,9 @@ impl<'p> Planner<'p, '_, '_> {
 
     // ---- windows --------------------------------------------------------------------------------------------------
 
-    /// The windows of the input and, for an all-reduce, of the output, if the reduction uses them. It does if the user
-    /// chooses `direct`, or passes windows and chooses no primitive.
-    fn reached(&self) -> Result<Option<(&'p WindowOf, Option<&'p WindowOf>)>, TransferError> {
+    /// The windows that the reduction uses, if any. It does if the user chooses `direct`, or passes windows and chooses
+    /// no primitive.
+    fn reached(&self, in_place: bool) -> Result<Option<Reached<'p>>, TransferError> {
         let Request { windows, hooks, config, inp, out, .. } = self.request;
         match self.message().knobs(self.link).primitive {
             // Windows of far peers cannot be read: everything goes through staging.
@@ -286,18 +287,16 @@ impl<'p> Planner<'p, '_, '_> {
         }
         let unable = |why| Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: 0 }, why });
         let all = self.kind == Kind::AllReduce;
-        if config.algorithm.is_some_and(|said| said != self.kind.way_through_windows()) {
-            return unable(if all {
-                "an all-reduce goes through windows in two phases: say two-phase, or nothing"
-            } else {
-                "a reduce-scatter goes through windows in one shot: say one-shot, or nothing"
-            });
+        match config.algorithm {
+            None | Some(Algorithm::OneShot) => {}
+            Some(Algorithm::TwoPhase) if all => {}
+            Some(_) if all => {
+                return unable("an all-reduce goes through windows in one shot or in two phases: say so, or nothing");
+            }
+            Some(_) => return unable("a reduce-scatter goes through windows in one shot: say one-shot, or nothing"),
         }
         if !hooks.copies {
             return unable("nobody runs a produce hook when peers read the input where it lies: use staged or packet");
-        }
-        if all && !hooks.stores() {
-            return unable("nobody runs a consume hook when peers write the output: use staged or packet");
         }
         if !all && inp.grid().rows > 1 && self.request.axes[0] == Axis::Cols {
             return unable("it reads a chunk as one run of a window: cut the input along rows, or use staged");
@@ -308,16 +307,36 @@ impl<'p> Planner<'p, '_, '_> {
                 "the input is not this rank's part of a window: give window.tensor() and say window(&window)",
             );
         };
-        let output = of(out.memory()).filter(|window| all && hooks.types == [window.ty]);
-        if all && output.is_none() {
-            return unable(
-                "the output is not this rank's part of a window: give window.tensor(), and say window(&window) for it too",
-            );
+        if !all {
+            return Ok(Some(Reached { input, output: None }));
         }
-        Ok(Some((input, output)))
+        let output = of(out.memory()).filter(|window| hooks.types == [window.ty]);
+        // In one shot every rank writes only its own output, while others may still read its input.
+        let one_shot = match (config.algorithm, hooks.stores(), output) {
+            (Some(algorithm), ..) => algorithm == Algorithm::OneShot,
+            _ if in_place => false,
+            (_, false, _) | (.., None) => true,
+            _ => self.facts.for_gpu() && (self.facts.ranks - 1) * inp.memory().bytes() <= ONE_SHOT_READS,
+        };
+        match (one_shot, output) {
+            (true, _) if in_place => unable(
+                "in one shot peers read the input until the launch has ended: give another output, or use two-phase \
+                 with both in one window",
+            ),
+            (true, _) => Ok(Some(Reached { input, output: None })),
+            (false, _) if !hooks.stores() => unable(
+                "nobody runs a consume hook when peers write the output: use one-shot with another output, staged or \
+                 packet",
+            ),
+            (false, Some(output)) => Ok(Some(Reached { input, output: Some(output) })),
+            (false, None) => unable(
+                "the output is not this rank's part of a window: give window.tensor(), and say window(&window) for it \
+                 too; or use one-shot",
+            ),
+        }
     }
 
-    fn in_windows(&self, input: &WindowOf, output: Option<&WindowOf>) -> Result<(Algorithm, Shards), RunError> {
+    fn in_windows(&self, Reached { input, output }: Reached<'_>) -> Result<(Algorithm, Shards), RunError> {
         // The tensors are the windows, which must be equally long on all ranks. If they are not, every rank notices.
         let windows = || std::iter::once(input).chain(output);
         let unreached = |window: &WindowOf| window.peers.iter().position(Option::is_none);
@@ -336,22 +355,31 @@ impl<'p> Planner<'p, '_, '_> {
             return Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: least }, why }.into());
         }
         let ranges = self.ranges();
+        let algorithm = if output.is_some() { Algorithm::TwoPhase } else { Algorithm::OneShot };
+        let whole = self.kind == Kind::AllReduce && algorithm == Algorithm::OneShot;
         // Use the first shard, which is the longest, so that all ranks decide alike.
-        let (len, only) = (ranges[0].len(), Some((Primitive::Direct, "a reduction through windows")));
+        let len = if whole { self.request.out.len() } else { ranges[0].len() };
+        let only = Some((Primitive::Direct, "a reduction through windows"));
         let message = Message { len, only, window_bytes: Some(least), ..self.message() };
         let (way, _) = message.settle(self.link, &self.facts)?;
-        let tiling = |range: &Range<usize>| Tiling::flat(range.len(), way.tile, way.blocks).bands(way.granule);
+        let len_of = |range: &Range<usize>| if whole { len } else { range.len() };
+        let tiling = |range: &Range<usize>| Tiling::flat(len_of(range), way.tile, way.blocks).bands(way.granule);
         // The part of every peer's window that this rank combines.
         let me = self.link.rank().index();
-        let first = if self.kind == Kind::AllReduce { ranges[me].start } else { me * self.request.out.len() };
+        let first = match self.kind {
+            _ if whole => 0,
+            Kind::AllReduce => ranges[me].start,
+            Kind::ReduceScatter => me * self.request.out.len(),
+        };
         let parts = |window: &WindowOf| {
             let size = window.ty.size();
-            window.peers.iter().flatten().map(|memory| memory.part(first * size, ranges[me].len() * size)).collect()
+            let part = |memory: &Memory| memory.part(first * size, len_of(&ranges[me]) * size);
+            window.peers.iter().flatten().map(part).collect()
         };
         let used = UsedWindows { of: [output.cloned(), Some(input.clone())], along: "" };
         // Lengths that do not match are a fault of the plan, in which case no roles are traced.
         let fits = self.request.inp.len() == self.request.out.len() * self.chunks();
         let reached = fits.then(|| ReachedWindows { used, input: parts(input), output: output.map(parts) });
-        Ok((self.kind.way_through_windows(), self.shards(&way, tiling, reached)))
+        Ok((algorithm, self.shards(&way, tiling, reached)))
     }
 }

@@ -22,8 +22,8 @@ pub enum Rounds {
     /// Each round is a separate role in every block. This needs few blocks, which suits the threads of a processor. If
     /// the world has more ranks than a block has roles for, this acts as `Blocks`.
     Roles,
-    /// Each round has its own blocks: a grid of rounds × blocks, which suits a GPU. With far peers, rounds have different
-    /// numbers of blocks.
+    /// Each round has its own blocks: a grid of rounds × blocks, which suits a GPU. With far peers, rounds have
+    /// different numbers of blocks.
     Blocks,
     /// Each leg has its own blocks. Senders and receivers never share a block, and all lanes of a block do the same
     /// work.
@@ -68,8 +68,8 @@ const WRITERS: u32 = 27;
 /// moves.
 pub(super) const FEWER: u32 = 2;
 
-/// Warps of a block on a GPU that has roles for near and for far peers. Threads need more registers there, for posts and
-/// for all the peers that one role may serve: with 32 warps each has 64, and ptxas spills; with 24 each has 80.
+/// Warps of a block on a GPU that has roles for near and for far peers. Threads need more registers there, for posts
+/// and for all the peers that one role may serve: with 32 warps each has 64, and ptxas spills; with 24 each has 80.
 const MESH_WARPS: u32 = 24;
 /// Those of them that serve far peers. A starting value, not measured yet: a network needs few warps.
 const FAR_WARPS: u32 = 8;

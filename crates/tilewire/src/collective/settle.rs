@@ -1,4 +1,4 @@
-//! One message between two ranks: decides how it travels, and checks that the transport can do it.
+//! Decides how one message between two ranks travels, and checks that the transport can carry it.
 
 use super::config::{Config, Knobs, Primitive};
 use super::decide::Way;
@@ -47,12 +47,12 @@ impl Message<'_> {
         link.link(self.peer.filter(exists).unwrap_or(link.rank()))
     }
 
-    /// Decides how the message travels, and checks that the transport can do it.
+    /// Decides how the message travels, and checks that the transport can carry it.
     pub(super) fn settle(&self, link: &dyn Transport, facts: &WorldFacts) -> Result<(Way, Tiling), RunError> {
         let Message { peer, types, len, last_per, only, at_once, consumed, window_bytes, .. } = *self;
         let (said, over) = (self.knobs(link), self.over(link));
-        // Packets are for peers whose memory is mapped, and windows for peers that reach them. A plan that has no other way
-        // is refused below.
+        // Packets go only to peers whose memory is mapped, and windows need peers that can reach them. Other messages
+        // go through slots. A plan that has only one way is refused below if that way is impossible.
         let is_posted = over.kind == LinkKind::Fabric;
         let may = |primitive: Primitive| match primitive {
             Primitive::Packet if is_posted => Primitive::Staged,
@@ -80,7 +80,7 @@ impl Message<'_> {
             // Check the hook first, so that no user allocates a window in vain.
             let why = match consumed {
                 true => "nobody runs a consume hook when the sender writes the output: use staged or packet",
-                false => "it writes a window: allocate one and say window(&window), or use staged",
+                false => "it writes a window: allocate one and pass it with window(&window), or use staged",
             };
             return Err(TransferError::Unable { protocol, why }.into());
         }
@@ -122,7 +122,7 @@ impl Message<'_> {
             Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => {
                 if !depth.is_multiple_of(link.copies as usize) {
                     return unable(
-                        "its slots are shared out to copies of a role: use a depth that is a multiple of the copies",
+                        "its slots are divided among the copies of a role: use a depth that is a multiple of the copies",
                     );
                 }
                 if types.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
@@ -131,8 +131,8 @@ impl Message<'_> {
                 let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
                 if Packing::fitting_shared(types, last_per, slot_bytes).is_none() {
                     return unable(
-                        "not one element fits a slot, with those that share its last value: use larger slots, and ask for more per_peer_bytes at the \
-                         rendezvous where those do not fit",
+                        "not one element fits a slot, with those that share its last value: use larger slots, and raise \
+                         per_peer_bytes at the rendezvous if those do not fit",
                     );
                 }
                 // If a value travels once per group, every row of a tile must start at a group boundary.
@@ -159,7 +159,7 @@ impl Message<'_> {
 }
 
 impl Way {
-    /// Cuts a message into tiles that fit a slot, or into one part per block.
+    /// The tiles of a message: tiles that fit a slot, or one part per block.
     fn tiling(&self, len: usize, shape: Option<&Shape>, knobs: &Knobs) -> Tiling {
         let Way { protocol, blocks, tile, granule, .. } = *self;
         let tiling = match shape {
@@ -173,8 +173,8 @@ impl Way {
     }
 }
 
-/// The error for groups that tiles split, with advice on how to avoid it. `types`: the parts, and how many neighbours
-/// share the last.
+/// The error for groups that tiles split, with advice on how to avoid it. `types` are the types of the parts, and
+/// `last_per` the number of neighbours that share the last part.
 pub(super) fn torn(
     link: &LinkShape,
     (group, tile): (usize, usize),

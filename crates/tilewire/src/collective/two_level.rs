@@ -1,5 +1,5 @@
-//! Two levels: a chunk goes to one rank of every other domain, its *relay* there, which keeps it and passes it on to its
-//! near peers. So each chunk crosses the network once per other domain.
+//! Collectives in two levels: a chunk goes to one rank of every other domain, its *relay* there. The relay keeps the
+//! chunk and passes it on to its near peers. So each chunk crosses the network once per other domain.
 //!
 //! ```text
 //!   domain 0              domain 1            all-gather: every rank is an origin; broadcast: the root is
@@ -8,9 +8,10 @@
 //!      ▼ and stores         ▼ and stores
 //!     near ranks          near ranks
 //! ```
-//! Between two near ranks there are several pipelines. A rank's own chunk uses the transport's first blocks. What a relay
-//! passes on uses its last ones: lane 0 has the last of them, as many as a leg to a far peer, lane 1 those before, and so
-//! on. A relay of more origins than lanes deals its origins to the lanes, and those of one lane take turns.
+//! Between two near ranks there are several pipelines. A rank's own chunk uses the transport's first blocks. The chunks
+//! that a relay passes on use the last blocks, in *lanes* of as many blocks as a leg to a far peer has. Lane 0 has the
+//! last blocks, lane 1 those before them, and so on. If a relay has more origins than lanes, it deals the origins to
+//! the lanes, and the origins of one lane take turns.
 
 use super::algorithm::Algorithm;
 use super::config::{Config, Knobs, Primitive};
@@ -25,28 +26,29 @@ use crate::transport::{LinkShape, Protocol, Rank, TransferError, check_slots};
 /// The routes of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Routes {
-    /// From this rank to itself.
+    /// The route from this rank to itself.
     pub own: Option<Route>,
-    /// Chunks that come straight from their origin or go straight to their destination.
+    /// The chunks that come straight from their origin or go straight to their destination.
     pub rounds: Vec<Round>,
+    /// The chunks that relays pass on within this rank's domain.
     pub passes: Vec<Passing>,
 }
 
-/// Chunks of far ranks on their way through a domain, tile by tile in turn.
+/// Chunks of far ranks that share one lane of a relay. Their tiles take turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Passing {
-    /// One for each origin.
+    /// The route of each origin's chunk.
     pub chunks: Vec<Route>,
-    /// The near rank that passes them on to this rank. `None` if this rank is their relay.
+    /// The near rank that passes the chunks on to this rank. `None` if this rank is their relay.
     pub from: Option<Rank>,
-    /// The near ranks that this rank passes them on to.
+    /// The near ranks that this rank passes the chunks on to.
     pub to: Vec<Rank>,
     /// The number of the lane between the near ranks.
     pub lane: usize,
 }
 
 impl Pattern {
-    /// The ranks whose inputs all ranks get, if two levels can bring them.
+    /// The ranks whose inputs go to all ranks. `None` for patterns that do not work in two levels.
     fn origins(&self, ranks: usize) -> Option<Vec<Rank>> {
         match *self {
             Pattern::AllGather => Some(Rank::all(ranks).collect()),
@@ -75,7 +77,7 @@ pub(super) fn routes(pattern: Pattern, domains: &Domains, (me, ranks): (Rank, us
     let origins = pattern.origins(ranks).expect("only these are planned in two levels");
     let is_origin = |rank: Rank| origins.contains(&rank);
     let lands = |origin: Rank| if gathers { Part::Chunk(origin.index()) } else { Part::All };
-    // As in the flat pattern: hooks see the same chunks.
+    // Chunks are the same as in one level, so hooks see the same values.
     let send = |peer: Rank| {
         let output = if gathers { Part::Chunk(peer.index()) } else { Part::All };
         Route { side: Side::Send, peer, input: Part::All, output, lands: lands(me) }
@@ -99,7 +101,7 @@ pub(super) fn routes(pattern: Pattern, domains: &Domains, (me, ranks): (Rank, us
     for &relay in around {
         let passed = passed_by(pattern, domains, ranks, relay);
         if near == 1 {
-            // Nobody to pass anything on to.
+            // The relay has no near peers to pass the chunks on to.
             rounds.extend(passed.iter().map(|&origin| Round { send: None, receive: Some(receive(origin)) }));
             continue;
         }
@@ -113,46 +115,47 @@ pub(super) fn routes(pattern: Pattern, domains: &Domains, (me, ranks): (Rank, us
     Routes { own: is_origin(me).then(|| send(me)), rounds, passes }
 }
 
-// ---- how it is decided ----------------------------------------------------------------------------------------------
+// ---- the decision
+// ----------------------------------------------------------------------------------------------------
 
-/// What two levels need beside their routes. The same on all ranks.
+/// The decisions for a collective in two levels. They are the same on all ranks.
 #[derive(Debug)]
 pub(super) struct TwoLevel {
     pub domains: Domains,
-    /// Lanes of a relay, at most.
+    /// The most lanes that a relay may use.
     pub lanes: usize,
-    /// The user's settings, with what is left open decided.
+    /// The user's settings, with decisions for everything that the user left open.
     pub config: Config,
 }
 
-/// What decides between two levels and one: the parts of a request, and how a message to a peer would travel.
+/// The facts that decide between two levels and one.
 pub(super) struct Question<'q> {
     pub pattern: Pattern,
     pub link: &'q dyn Transport,
     pub config: Config,
     pub has_windows: bool,
-    /// How a chunk travels to a peer, or within the rank itself, with these settings.
+    /// Decides how a chunk travels to a peer, or within the rank itself, with the given settings.
     pub way: &'q dyn Fn(Option<Rank>, Config) -> Result<Way, RunError>,
 }
 
-/// The answer.
+/// The number of levels.
 pub(super) enum Levels {
     Two(Box<TwoLevel>),
-    /// One level, and why, where two could be expected.
+    /// One level, and the reason if the user might expect two.
     One(Option<&'static str>),
 }
 
-const BUSY: &str = "near peers leave no blocks free for chunks that are passed on: use fewer blocks, or ask for more \
+const BUSY: &str = "near peers leave no blocks free for the chunks that a relay passes on: use fewer blocks, or raise \
                     max_blocks_per_peer at the rendezvous";
 const NO_ROOM: &str = "the slots for far peers do not fit the staging of near peers: use smaller slots";
-const FAR_BUSY: &str = "far peers take more than half of the blocks, and chunks that are passed on need as many: use \
-                        fewer blocks, or ask for more max_blocks_per_peer at the rendezvous";
-const NO_DOMAINS: &str = "no two ranks reach each other by posts, or the transport does not tell the domains: use a \
+const FAR_BUSY: &str = "far peers take more than half of the blocks, and the chunks that a relay passes on need as \
+                        many: use fewer blocks, or raise max_blocks_per_peer at the rendezvous";
+const NO_DOMAINS: &str = "no two ranks reach each other by posts, or the transport does not report its domains: use a \
                           MeshTransport of several domains, or ring";
-const NOT_STAGED: &str = "relays pass on what lies in staging: use staged, or leave the primitive out";
+const NOT_STAGED: &str = "relays pass on data from staging only: use staged, or leave the primitive out";
 
 impl Question<'_> {
-    /// Decides between two levels and one. An error if the user asks for two and there is no way.
+    /// Decides between two levels and one. Fails if the user asks for two levels and they are impossible.
     pub(super) fn answer(&self) -> Result<Levels, RunError> {
         let Question { pattern, config, .. } = self;
         let asked = config.algorithm == Some(Algorithm::TwoLevel);
@@ -183,7 +186,7 @@ impl Question<'_> {
         }
     }
 
-    /// Decides blocks and slots such that all legs have room, or says why there is none.
+    /// Decides blocks and slots so that all legs have room, or returns the reason why that is impossible.
     fn settled(&self, domains: Domains) -> Result<Result<TwoLevel, &'static str>, RunError> {
         let (me, ranks) = (self.link.rank(), self.link.world_size());
         let (near, far) = (self.link.link(me), domains.far_from(me));
@@ -201,7 +204,7 @@ impl Question<'_> {
         }
         let blocks = Some(way.blocks);
         if passed > 0 && !fits(&near, &way) {
-            // What goes on has slots like those it came in.
+            // A relay passes tiles on in slots like those in which they arrive, so the slots must fit near peers, too.
             let Protocol::Staged { slot_bytes, depth } = way.protocol else { return Ok(Err(NO_ROOM)) };
             let least = 2.max(near.copies as usize);
             let depth = said.depth.unwrap_or(depth.min(near.max_slots / least * least));
@@ -221,7 +224,8 @@ impl Question<'_> {
         let Protocol::Staged { slot_bytes, depth } = way.protocol else { return Ok(Err(NO_ROOM)) };
         let far = Knobs { blocks, slot_bytes: Some(slot_bytes), depth: Some(depth), ..said };
         let mut config = Config { near: self.config.near, ..staged(far) };
-        // Of a message within the rank: not all ranks have near peers, and all must decide alike.
+        // The blocks of a message within the rank count here, because not all ranks have near peers and all ranks must
+        // decide alike.
         let usual = (self.way)(None, config)?.blocks;
         if passed > 0 && usual > free {
             if self.config.near.blocks.is_some() {
@@ -233,7 +237,7 @@ impl Question<'_> {
     }
 }
 
-/// True if near peers can hold the slots of this way.
+/// True if the staging of near peers has room for the slots of this way.
 fn fits(near: &LinkShape, way: &Way) -> bool {
     let Protocol::Staged { slot_bytes, depth } = way.protocol else { return false };
     check_slots(near, way.protocol, slot_bytes, depth).is_ok() && depth.is_multiple_of(near.copies as usize)

@@ -146,8 +146,8 @@ impl WaitHost for SegmentWaits {
     fn in_vain(&self, at: Awaited) -> Option<u64> {
         let known = self.leaving.iter().filter(|leaving| leaving.departures.any());
         let word = known.filter_map(|leaving| leaving.in_vain(at)).next()?;
-        // What the rank posted before it left has arrived, and may still have to be taken. While posts of this rank are on
-        // their way, their delivery may end a wait, too: a flush of what the rank has received before it left.
+        // What the rank posted before it left has arrived, and may still have to be taken. While posts of this rank are
+        // on their way, their delivery may end a wait, too: a flush of what the rank has received before it left.
         let is_busy = self.settle();
         (!is_busy).then_some(word)
     }

@@ -1,5 +1,5 @@
-//! The GPU engine of a library without the feature `cuda`: no device opens, so no transport has a [`Seat`]. Code that names one compiles
-//! all the same, and never runs: there is no value of these types.
+//! The GPU engine of a library without the feature `cuda`: no device opens, so no transport has a [`Seat`]. Code that
+//! names one compiles all the same, and never runs: there is no value of these types.
 
 mod error;
 

@@ -27,8 +27,8 @@ impl DeviceBytes for Copies {
         }
         sync_launches(&self.0)?;
         self.0.bind()?;
-        // SAFETY: the caller who made a memory of these addresses promised that they are valid (`Tensor::foreign`), and `out`
-        // outlives the copy, which is waited for.
+        // SAFETY: the caller who made a memory of these addresses promised that they are valid (`Tensor::foreign`), and
+        // `out` outlives the copy, which is waited for.
         unsafe { result::memcpy_dtoh_async(out, address, self.0.chores()) }.called("cuMemcpyDtoHAsync")?;
         Ok(self.0.sync_chores()?)
     }

@@ -243,7 +243,7 @@ impl Launch {
             block[offset as usize / 8] = word;
         }
         let (rank, abort) = (settings.rank, seat.abort.clone());
-        let scalars = bind(&program, kernel, args, &mut block)?;
+        let scalars = bind(&program, kernel, rank, args, &mut block)?;
         let stream = seat.stream.clone();
         let ends = LegEnd::of(kernel, rank);
         let gang = stream.gang().filter(|_| !ends.is_empty()).cloned();
@@ -268,7 +268,7 @@ impl Launch {
     /// were captured keep the old ones alive and use them. If it fails, nothing has changed.
     pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), CudaError> {
         let mut block = self.block.clone();
-        let scalars = bind(&self.kept.program, kernel, args, &mut block)?;
+        let scalars = bind(&self.kept.program, kernel, self.kept.observed.rank, args, &mut block)?;
         if self.in_flight {
             self.stream.sync()?;
             self.in_flight = false;
@@ -393,14 +393,21 @@ impl Drop for Launch {
 }
 
 /// Checks that memory fits the parameters, and writes its addresses into the parameter block; returns the scalars.
-fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> Result<Vec<ScalarWord>, CudaError> {
-    let wrong = |param: &str, what: String| Err(CudaError::Argument { param: param.to_string(), what });
+fn bind(
+    program: &Program,
+    kernel: &Kernel,
+    me: u32,
+    args: &[Arg],
+    block: &mut [u64],
+) -> Result<Vec<ScalarWord>, CudaError> {
+    let wrong = |param: String, what: String| Err(CudaError::Argument { param, what });
     if args.len() != kernel.params.len() {
-        return wrong(&kernel.name, format!("{} arguments for {} parameters", args.len(), kernel.params.len()));
+        return wrong(kernel.name.clone(), format!("{} arguments for {} parameters", args.len(), kernel.params.len()));
     }
     let (packets, device, mut scalars) = (kernel.packet_areas(), program.device().ordinal(), Vec::new());
     for ((id, param), arg) in kernel.params.iter().zip(args) {
-        let (name, first) = (param.name(), program.module().params.offset(id) as usize / 8);
+        let first = program.module().params.offset(id) as usize / 8;
+        let wrong = |what: String| wrong(kernel.name_for(id, me), what);
         let (banks, bytes, align) = match param {
             Param::Buffer { ty, len, banks, align, .. } => {
                 let align = if packets.contains(&id) { (*align).max(16) } else { *align };
@@ -414,15 +421,15 @@ fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> 
             Param::Scalar { ty, .. } => match arg {
                 Arg::Scalar(memory) if memory.reachable_from().host && memory.bytes() >= ty.size() => {
                     let memory = memory.part(0, ty.size());
-                    scalars.push(ScalarWord { param: name.to_string(), word: first, ty: *ty, memory });
+                    scalars.push(ScalarWord { param: param.name().to_string(), word: first, ty: *ty, memory });
                     continue;
                 }
-                arg => return wrong(name, format!("{arg:?} is bound to a scalar")),
+                arg => return wrong(format!("{arg:?} is bound to a scalar")),
             },
             Param::Queue { .. } => {
-                let Arg::Queue(queue) = arg else { return wrong(name, format!("{arg:?} is bound to a queue")) };
+                let Arg::Queue(queue) = arg else { return wrong(format!("{arg:?} is bound to a queue")) };
                 let Some(capacity) = queue.device_capacity(device) else {
-                    return wrong(name, format!("its memory is no ring that kernels of GPU {device} can fill"));
+                    return wrong(format!("its memory is no ring that kernels of GPU {device} can fill"));
                 };
                 let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().addr().get() as u64);
                 block[first..first + 4].copy_from_slice(&[entries, tickets, capacity, u64::from(queue.target()) << 32]);
@@ -433,30 +440,27 @@ fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> 
             }
         };
         let (Arg::Buffer(places) | Arg::Slots(places)) = arg else {
-            return wrong(name, format!("{arg:?} is bound to memory"));
+            return wrong(format!("{arg:?} is bound to memory"));
         };
         if places.len() != banks as usize {
-            return wrong(name, format!("{} memories for {banks} banks", places.len()));
+            return wrong(format!("{} memories for {banks} banks", places.len()));
         }
         if let Some(what) = MixedBanks::objection(places, kernel.is_matched(id)) {
-            return wrong(name, what);
+            return wrong(what);
         }
         for (k, memory) in places.iter().enumerate() {
             if (memory.bytes() as u64) < bytes {
-                return wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes()));
+                return wrong(format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes()));
             }
             let reach = memory.reachable_from();
             if !reach.is_device(device) {
-                return wrong(
-                    name,
-                    format!(
-                        "it is reached from {reach}, not from kernels of GPU {device}: make it on that device, as by Device::tensor"
-                    ),
-                );
+                return wrong(format!(
+                    "it is reached from {reach}, not from kernels of GPU {device}: make it on that device, as by Device::tensor"
+                ));
             }
             let address = memory.start().addr().get() as u64;
             if bytes > 0 && !address.is_multiple_of(align.into()) {
-                return wrong(name, format!("its address {address:#x} is no multiple of {align}"));
+                return wrong(format!("its address {address:#x} is no multiple of {align}"));
             }
             block[first + k] = address;
             if let Some(stamps) = program.module().params.stamp_offset(id) {

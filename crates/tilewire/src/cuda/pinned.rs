@@ -1,8 +1,8 @@
 //! Host memory that kernels reach: pinned, mapped, at one address on both sides.
 //!
-//! Freeing pinned memory waits for every kernel of the context that runs, also for one that spins until the freeing rank
-//! does something (docs/decisions/0013). So a device keeps what is let go, gives it out again, and frees it when it is
-//! closed.
+//! Freeing pinned memory waits for every kernel of the context that runs, also for one that spins until the freeing
+//! rank does something (docs/decisions/0013). So a device keeps what is let go, gives it out again, and frees it when
+//! it is closed.
 
 use super::device::{Device, held};
 use super::error::{Called, CudaError};
@@ -81,8 +81,8 @@ impl Device {
         unsafe { start.write_bytes(0, bytes) };
         let keep = Arc::new(Used { device: self.clone(), block: Some(block) });
         let reach = ReachableFrom { host: true, devices: vec![self.ordinal()] };
-        // SAFETY: the driver gives pinned memory one address on both sides (`new_block` has asked). The bytes are zeroed,
-        // nobody holds a reference to them, and they stay allocated until `keep` gives them back.
+        // SAFETY: the driver gives pinned memory one address on both sides (`new_block` has asked). The bytes are
+        // zeroed, nobody holds a reference to them, and they stay allocated until `keep` gives them back.
         Ok(unsafe { Memory::shared(start, bytes, reach, keep) })
     }
 

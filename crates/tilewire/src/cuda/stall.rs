@@ -20,7 +20,7 @@ pub(super) struct ObservedLaunch {
     /// See [`crossings`].
     has: Vec<Between>,
     kernel: Kernel,
-    rank: u32,
+    pub(super) rank: u32,
     name: OnceLock<String>,
 }
 
@@ -81,7 +81,6 @@ impl ObservedLaunch {
             }));
         }
         let bound = kernel.params.iter().nth(param as usize);
-        let name = bound.map_or("scratch", |(_, param)| param.name());
         // A wait for room in a queue counts entries, also where the posts are matched.
         let counts_entries = bound.is_some_and(|(_, param)| matches!(param, Param::Queue { .. }));
         let is_matched = !counts_entries && bound.is_some_and(|(id, _)| kernel.is_matched(id));
@@ -101,7 +100,7 @@ impl ObservedLaunch {
             block,
             role: kernel.roles[RoleId::new(role as usize)].name.clone(),
             copy,
-            param: name.to_string(),
+            param: bound.map_or_else(|| "scratch".to_string(), |(id, _)| kernel.name_for(id, self.rank)),
             bank,
             index,
             expected,

@@ -29,7 +29,8 @@ pub struct Stream {
     followed: AtomicU64,
 }
 
-/// Held while streams enter a capture, and while a watching thread queries one: a query of a stream in a capture would end the capture.
+/// Held while streams enter a capture, and while a watching thread queries one: a query of a stream in a capture would
+/// end the capture.
 static CAPTURE_OR_QUERY: Mutex<()> = Mutex::new(());
 
 /// Numbers of threads, from 1; none is reused.

@@ -218,7 +218,8 @@ impl<'t, In, Out> Ctx<'t, In, Out> {
     ///
     /// ```
     /// use tilewire::{Tensor, map};
-    /// let (out, inp, factor) = (Tensor::<f32>::zeros(3), Tensor::from_slice(&[1.0f32, 2.0, 3.0]), Tensor::from_slice(&[10.0f32]));
+    /// let (out, inp) = (Tensor::<f32>::zeros(3), Tensor::from_slice(&[1.0f32, 2.0, 3.0]));
+    /// let factor = Tensor::from_slice(&[10.0f32]);
     /// map(&out, &inp).produce(|c| c.input.load(c.pos()) * c.captured(&factor).load(0)).run()?;
     /// assert_eq!(out.to_vec(), [10.0, 20.0, 30.0]);
     /// # Ok::<(), tilewire::RunError>(())

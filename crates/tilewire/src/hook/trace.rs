@@ -409,7 +409,7 @@ impl Trace {
     }
 
     pub(crate) fn rename(&self, param: ParamId, to: &str) {
-        *self.state().builder.param_mut(param).name_mut() = to.to_string();
+        self.state().builder.rename(param, to);
     }
 
     pub(super) fn set_blocks(&self, blocks: u32) {

@@ -83,7 +83,8 @@ pub fn store<In: Element, Out: Element, T: Element>() -> impl for<'t> Fn(&Ctx<'t
 ///
 /// ```
 /// use tilewire::{Bf16, Tensor, hooks, map};
-/// let (out, inp) = (Tensor::from_slice(&[1.0f32, 2.0]), Tensor::from_slice(&[Bf16::from_f32(0.5), Bf16::from_f32(8.0)]));
+/// let out = Tensor::from_slice(&[1.0f32, 2.0]);
+/// let inp = Tensor::from_slice(&[Bf16::from_f32(0.5), Bf16::from_f32(8.0)]);
 /// map(&out, &inp).consume(hooks::accumulate()).run()?;
 /// assert_eq!(out.to_vec(), [1.5, 10.0]);
 /// # Ok::<(), tilewire::RunError>(())

@@ -83,6 +83,11 @@ impl Builder {
         &mut self.kernel.params[param]
     }
 
+    /// Gives a parameter another name.
+    pub fn rename(&mut self, param: ParamId, to: &str) {
+        self.kernel.params[param].rename(to);
+    }
+
     /// Adds a role and opens its body; close it with [`Builder::close`].
     pub fn open_role(&mut self, name: &str, warps: u32, copies: u32, at: &SourceLine) -> RoleId {
         let body = self.kernel.regions.push(Vec::new());

@@ -81,7 +81,7 @@ pub enum Param {
 }
 
 impl Param {
-    /// Name, for messages.
+    /// Name, as its declaration states it. Messages to a rank have [`Kernel::name_for`].
     pub fn name(&self) -> &str {
         match self {
             Param::Buffer { name, .. }
@@ -91,14 +91,13 @@ impl Param {
         }
     }
 
-    /// Name, to be changed.
-    pub fn name_mut(&mut self) -> &mut String {
-        match self {
-            Param::Buffer { name, .. }
-            | Param::Scalar { name, .. }
-            | Param::Slots { name, .. }
-            | Param::Queue { name } => name,
-        }
+    /// Gives it another name.
+    pub(super) fn rename(&mut self, to: &str) {
+        let (Param::Buffer { name, .. }
+        | Param::Scalar { name, .. }
+        | Param::Slots { name, .. }
+        | Param::Queue { name }) = self;
+        *name = to.to_string();
     }
 }
 
@@ -291,16 +290,15 @@ impl Kernel {
         self.purposes.get(&param).is_some_and(|banks| banks.iter().any(|bank| bank.is_matched()))
     }
 
-    /// If rank `me` waits for one other rank in a parameter, appends that rank to the parameter's name, for messages.
-    pub fn name_peers(&mut self, me: u32) {
-        for (&param, banks) in &self.purposes {
-            if let [purpose @ Purpose::Transfer { .. }] = banks[..]
-                && let Some(peer) = purpose.signaller(0, 1).filter(|&by| by != me)
-                && self.params.get(param).is_some()
-            {
-                self.params[param].name_mut().push_str(&format!(" of rank {peer}"));
-            }
-        }
+    /// The name of a parameter in messages to rank `me`: with the rank that it waits for in the parameter, if that is
+    /// one other rank.
+    pub fn name_for(&self, param: ParamId, me: u32) -> String {
+        let name = self.params[param].name();
+        let peer = match self.purposes.get(&param).map(Vec::as_slice) {
+            Some([purpose @ Purpose::Transfer { .. }]) => purpose.signaller(0, 1).filter(|&by| by != me),
+            _ => None,
+        };
+        peer.map_or_else(|| name.to_string(), |peer| format!("{name} of rank {peer}"))
     }
 
     /// The parameters that hold packets. Both halves of a packet are read together, so these must be aligned to it,

@@ -480,14 +480,14 @@ pub enum Op {
     ///    all earlier posts of this role copy to this peer over this ring have been read. Nothing is sent. It publishes
     ///    no data, as a credit: whoever waits for it may overwrite those sources, and sees nothing new.
     /// 5. Bytes without a notice are covered by a later signal.
-    /// 6. A delivery or a signal also covers the earlier posts of this role copy to this peer over this ring that are over
-    ///    for it: the peer has credited them. It never covers a post of another role copy, even one that is over.
+    /// 6. A delivery or a signal also covers the earlier posts of this role copy to this peer over this ring that are
+    ///    over for it: the peer has credited them. It never covers a post of another role copy, even one that is over.
     ///
     /// Deliveries and signals also publish everything this role copy did or saw before, as [`Op::Signal`]. Bytes are
-    /// written after those of an earlier post of this rank, to the same peer over the same ring, that is over for this role
-    /// copy. Notices for one slot arrive in order. Nothing else is ordered: not two deliveries, not notices for different
-    /// slots. The source may be overwritten when a later signal of the peer says that the bytes have arrived, or after a
-    /// flush.
+    /// written after those of an earlier post of this rank, to the same peer over the same ring, that is over for this
+    /// role copy. Notices for one slot arrive in order. Nothing else is ordered: not two deliveries, not notices for
+    /// different slots. The source may be overwritten when a later signal of the peer says that the bytes have arrived,
+    /// or after a flush.
     Post {
         /// A `Queue` parameter.
         queue: ParamId,

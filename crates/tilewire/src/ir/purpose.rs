@@ -66,8 +66,8 @@ pub enum Part {
 }
 
 impl Purpose {
-    /// The rank that signals word `index` of `len`, or writes that packet. For a flush, which this rank's own proxy turns
-    /// into a word, it is the receiver, on whom that depends.
+    /// The rank that signals word `index` of `len`, or writes that packet. For a flush, which this rank's own proxy
+    /// turns into a word, it is the receiver, on whom that depends.
     pub fn signaller(self, index: u64, len: u64) -> Option<u32> {
         use Part::*;
         match self {

@@ -1,45 +1,46 @@
-//! The ring of descriptors between kernels and a network proxy: what [`Op::Post`](super::Op::Post) writes, on every
-//! engine. Arithmetic only; `tensor/ring.rs` has the memory.
+//! The ring of descriptors between kernels and a network proxy, which [`Op::Post`](super::Op::Post) fills on every
+//! engine. This file has only the layout; the memory is in `tensor/ring.rs`.
 //!
 //! ```text
-//!  entries, in memory that the host reads        tickets, in memory where the kernels run
-//!  byte 0    taken: u64     entries that         byte 0   tickets: u64   entries that producers have begun
-//!                           the proxy is         byte 8   seen: u64      a value that `taken` had; a GPU reads `taken`
-//!                           done with                                    itself only if this says that the ring is full
+//!  entries, in memory that the host reads       tickets, in memory where the kernels run
+//!  byte 0    taken: u64     entries that        byte 0   tickets: u64   entries that producers have begun
+//!                           the proxy is        byte 8   seen: u64      a value that `taken` had; a GPU reads `taken`
+//!                           done with                                   itself only if this says that the ring is full
 //!  byte 64   entry 0, entry 1, …: 64 bytes each: turn, head, source, destination, bytes, slot, value, 0
 //! ```
-//! The capacity is a power of two. A producer takes ticket t when t − taken < capacity, fills entry t mod capacity, and publishes it by storing
-//! turn = t + 1 (release). The proxy reads an entry when its turn is taken + 1 (acquire), and frees it by storing
-//! `taken` (release). All counters only grow, so an entry of an earlier lap is never taken for one of this lap.
+//! The capacity is a power of two. A producer takes ticket t when t − taken < capacity, fills entry t mod capacity, and
+//! publishes it by storing turn = t + 1 (release). The proxy reads an entry when its turn is taken + 1 (acquire), and
+//! frees it by storing `taken` (release). All counters only grow, so an entry of an earlier lap is never taken for one
+//! of this lap.
 //!
 //! The head of an entry:
 //!
 //! ```text
-//!   63 ── 60 │ 59: flush │ 58: credit │ 57: has a notice │ 56: has bytes │ 55 ── parts ── 48 │ 47 ── target ── 32 │ 31 ── peer ── 0
+//!   63 ─ 60 │ 59 flush │ 58 credit │ 57 notice │ 56 has bytes │ 55 ─ parts ─ 48 │ 47 ─ target ─ 32 │ 31 ─ peer ─ 0
 //! ```
-//! A flush is held until all earlier posts of this rank to its peer are delivered. Then the proxy moves a slot of its own
-//! rank. Nothing travels.
+//! The proxy holds a flush until all earlier posts of this rank to the peer are delivered. Then it moves a slot of its
+//! own rank, and sends nothing.
 
 /// The most posts that make up one delivery. The wire has room for 4, and one may be needed for a large value.
 pub const MAX_PARTS: u8 = 3;
 
-/// Byte of the entries' memory with the number of entries that the proxy is done with.
+/// The offset, in the entries' memory, of the number of entries that the proxy is done with.
 pub const TAKEN: usize = 0;
-/// Byte of the first entry.
+/// The offset of the first entry.
 pub const ENTRIES: usize = 64;
-/// Bytes of an entry.
+/// The size of an entry in bytes.
 pub const ENTRY: usize = 64;
-/// Words of an entry that its producer writes, without the turn.
+/// The number of words in an entry after the turn, which the producer writes.
 pub const WORDS: usize = 6;
 
-/// Byte of the tickets' memory with the number of entries that producers have begun.
+/// The offset, in the tickets' memory, of the number of entries that producers have begun.
 pub const TICKETS: usize = 0;
-/// Byte with a value that [`TAKEN`] had.
+/// The offset, in the tickets' memory, of an earlier value of [`TAKEN`].
 pub const SEEN: usize = 8;
-/// Bytes of the tickets' memory.
+/// The size of the tickets' memory in bytes.
 pub const TICKETS_BYTES: usize = 128;
 
-/// Bytes of the entries' memory of a ring.
+/// The size of the entries' memory of a ring in bytes.
 pub const fn entries_bytes(capacity: u64) -> u64 {
     (ENTRIES as u64).saturating_add(capacity.saturating_mul(ENTRY as u64))
 }
@@ -47,7 +48,7 @@ pub const fn entries_bytes(capacity: u64) -> u64 {
 /// One entry, as the proxy reads it. Nothing in it has been checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Posted {
-    /// Destination rank.
+    /// The destination rank.
     pub peer: u32,
     /// The number of the region at the peer.
     pub target: u16,
@@ -60,39 +61,40 @@ pub struct Posted {
 /// The bytes of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostedSpan {
-    /// Address of the first byte; any address if there are no bytes.
+    /// The address of the first byte. It may be any address if there are no bytes.
     pub source: u64,
-    /// Byte offset in the target.
+    /// The offset of the first byte in the target.
     pub destination: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
 /// The notice of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostedNotice {
-    /// Number of the peer's slot; of this rank's own for a flush.
+    /// The number of the peer's slot. For a flush, the number of a slot of this rank.
     pub slot: u64,
-    /// Its new word.
+    /// The new word of the slot.
     pub value: u64,
-    /// Posts that make up the delivery.
+    /// The number of posts that make up the delivery.
     pub parts: u8,
-    /// What it says.
+    /// The kind of notice.
     pub kind: NoticeKind,
 }
 
-/// What a notice says.
+/// The meaning of a notice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NoticeKind {
     /// Data has arrived: the bytes of its delivery or, without bytes, of all earlier posts to the peer.
     Data,
-    /// Earlier reads are over. Without bytes.
+    /// Earlier reads are over. The post has no bytes.
     Credit,
-    /// The sources of all earlier posts to the peer have been read. Without bytes, and for a slot of the poster's own.
+    /// The sources of all earlier posts to the peer have been read. The post has no bytes, and the slot is the poster's
+    /// own.
     Flush,
 }
 
-/// The constant bits of an entry's head: everything but the peer.
+/// The bits of an entry's head that are known in advance: everything but the peer.
 pub const fn head(target: u16, has_bytes: bool, notice: Option<(u8, NoticeKind)>) -> u64 {
     let (parts, flags) = match notice {
         Some((parts, NoticeKind::Data)) => (parts, 2),
@@ -114,7 +116,7 @@ impl Posted {
         [head, source, destination, bytes, slot, value]
     }
 
-    /// The entry with these words; `None` if its head says what no producer writes.
+    /// The entry with these words; `None` if no producer writes such a head.
     pub fn of_words([head, source, destination, bytes, slot, value]: [u64; WORDS]) -> Option<Posted> {
         let (flags, parts) = (head >> 56, (head >> 48) as u8);
         let has_bytes = flags & 1 != 0;
@@ -148,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is read is what was written, and whatever is read could have been written.
+        /// An entry that is read from words writes the same words.
         #[test]
         fn entries_survive_their_words(words in any::<[u64; WORDS]>(), flags in 0..32u64, parts in 0..8u64) {
             let mut words = words;

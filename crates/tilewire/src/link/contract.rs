@@ -41,8 +41,8 @@ pub trait Transport {
     /// If there is no such peer.
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
 
-    /// The machine of every rank, by rank: the same list on all ranks, told at the rendezvous. Default choices depend on
-    /// nothing else about machines.
+    /// The machine of every rank, by rank: the same list on all ranks, told at the rendezvous. Default choices depend
+    /// on nothing else about machines.
     ///
     /// Without an implementation, every rank's machine is that of this rank. This is right if all ranks are on one
     /// machine, or on machines of one kind.
@@ -50,9 +50,9 @@ pub trait Transport {
         vec![Machine::here(self.seat()); self.world_size()]
     }
 
-    /// The number of a rank's domain: ranks of one domain reach each other by loads and stores, all others by posts. The
-    /// same on all ranks. The links between near ranks then have the constants of a rank's link to itself. `None` if
-    /// this is not known; no algorithm then makes use of domains.
+    /// The number of a rank's domain: ranks of one domain reach each other by loads and stores, all others by posts.
+    /// The same on all ranks. The links between near ranks then have the constants of a rank's link to itself. `None`
+    /// if this is not known; no algorithm then makes use of domains.
     fn domain(&self, _rank: Rank) -> Option<usize> {
         None
     }
@@ -98,8 +98,8 @@ pub trait Transport {
 
     // ---- how kernels reach a peer -------------------------------------------------------------------------------
 
-    /// Binds a kernel to a peer that it sends to: by loads and stores or by posts, as its endpoint says. `window` is the
-    /// peer's, for `direct`.
+    /// Binds a kernel to a peer that it sends to: by loads and stores or by posts, as its endpoint says. `window` is
+    /// the peer's, for `direct`.
     ///
     /// # Panics
     /// If the peer cannot be reached: [`check_transfer`](super::check_transfer) refuses it before.

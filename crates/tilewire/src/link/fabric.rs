@@ -1,35 +1,35 @@
-//! Ranks that reach each other by a network alone.
+//! The transport of ranks that reach each other only by a network.
 
 use super::{MeshOptions, MeshTransport, NetworkOptions, ShmOptions, Transport};
 use crate::transport::fabric::Choice;
 use crate::transport::{TransportError, World};
 use std::fmt;
 
-/// How large a [`FabricTransport`] is, and which network it goes over. The sizes are the same on all ranks.
+/// The sizes of a [`FabricTransport`], and its network. The sizes must be the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions {
-    /// Sizes of staging and slots.
+    /// The sizes of staging and slots.
     pub sizes: ShmOptions,
-    /// Descriptors that the ring of posts holds; 1024 by default.
+    /// The number of descriptors that the ring of posts holds. The default is 1024.
     pub ring: Option<usize>,
-    /// The provider, its address, and its limits. The default asks `TILEWIRE_FABRIC_PROVIDER` and
+    /// The provider, its address, and its limits. The default reads `TILEWIRE_FABRIC_PROVIDER` and
     /// `TILEWIRE_FABRIC_ADDRESS`.
     pub network: NetworkOptions,
 }
 
 impl FabricOptions {
-    /// The usual sizes over this provider of libfabric.
+    /// The default sizes over this provider of libfabric.
     pub fn provider(name: &str) -> FabricOptions {
         FabricOptions { network: NetworkOptions::default().provider(name), ..FabricOptions::default() }
     }
 }
 
-/// Ranks that are processes, on one or several hosts, and post everything to each other over a network that libfabric
-/// reaches: a [`MeshTransport`] in which every rank is a domain of its own. Where several ranks share a host, a
-/// `MeshTransport` is faster.
+/// The transport of ranks that are processes, on one or several hosts, and post everything to each other over a network
+/// of libfabric. It is a [`MeshTransport`] in which every rank is a domain of its own. Where several ranks share a
+/// host, a `MeshTransport` is faster.
 ///
-/// The providers verbs, efa, cxi and tcp are tried in this order, and the first one that passes a trial is taken, on all
-/// ranks alike. `Display` says which one that is, and why.
+/// Each rank tries the providers verbs, efa, cxi and tcp in this order, and takes the first one that passes a trial.
+/// All ranks must come to the same provider. `Display` says which one that is, and why.
 ///
 /// ```no_run
 /// use tilewire::link::{FabricOptions, FabricTransport};
@@ -50,32 +50,32 @@ pub struct FabricTransport(MeshTransport);
 /// A [`FabricTransport`] over InfiniBand or RoCE: see [`ib_rendezvous`].
 pub type IbTransport = FabricTransport;
 
-/// Makes a [`FabricTransport`] over the provider `verbs`, or fails: nothing slower is ever chosen instead. Collective.
+/// Makes a [`FabricTransport`] over the provider `verbs`. It fails rather than choose a slower provider. Collective.
 pub fn ib_rendezvous(world: &World, options: FabricOptions) -> Result<IbTransport, TransportError> {
     let network = options.network.clone().provider("verbs");
     FabricTransport::rendezvous(world, FabricOptions { network, ..options })
 }
 
 impl FabricTransport {
-    /// Makes a transport. Collective: every rank of the world calls it, with the same sizes. If ranks are threads, posts
-    /// are copied within the process.
+    /// Makes a transport. Collective: every rank of the world calls it, with the same sizes. If ranks are threads,
+    /// posts are copied within the process.
     pub fn rendezvous(world: &World, options: FabricOptions) -> Result<FabricTransport, TransportError> {
         let FabricOptions { sizes, ring, network } = options;
         let options = MeshOptions { sizes, ring, network, ..MeshOptions::alone(world.size()) };
         Ok(FabricTransport(MeshTransport::rendezvous(world, options)?))
     }
 
-    /// The network, unless the world is one rank or ranks are threads.
+    /// The network. `None` if the world is one rank, or ranks are threads.
     pub fn network(&self) -> Option<&Choice> {
         self.0.network()
     }
 
-    /// Bytes that this rank has sent.
+    /// The number of bytes that this rank has sent. If ranks are threads, the number that has arrived here.
     pub fn carried_bytes(&self) -> u64 {
         self.0.carried_bytes()
     }
 
-    /// Ends it, when all ranks have come to do so. Collective, as [`MeshTransport::close`].
+    /// Closes the transport, when all ranks have called this. Collective, as [`MeshTransport::close`].
     pub fn close(self) -> Result<(), TransportError> {
         self.0.close()
     }

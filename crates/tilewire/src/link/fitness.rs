@@ -20,7 +20,8 @@ use crate::transport::{
 /// use tilewire::{Tensor, World};
 ///
 /// World::threads(2).run(|world| {
-///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
+///     let options = ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() };
+///     let transport = ShmTransport::rendezvous(&world, options)?;
 ///     let x = Tensor::<f32>::zeros(1 << 20);
 ///     let transfer = Transfer {
 ///         peer: world.rank().after(1, 2),
@@ -119,8 +120,8 @@ fn check_sent(peer: Rank, shape: &LinkShape, posted: &PostedPeer) -> Result<(), 
     if bytes < needed { Err(TransferError::PostedRoom { what, peer, bytes, needed }) } else { Ok(()) }
 }
 
-/// Checks that what lies between this rank and a peer that it posts to is as large as the link says. Kernels address it by
-/// the constants of the link alone, and a notice has 20 bits for a control line.
+/// Checks that what lies between this rank and a peer that it posts to is as large as the link says. Kernels address it
+/// by the constants of the link alone, and a notice has 20 bits for a control line.
 fn check_posted(peer: Rank, shape: &LinkShape, here: &PeerMemory, posted: &PostedPeer) -> Result<(), TransferError> {
     let &LinkShape { staging_bytes, max_blocks, max_slots, .. } = shape;
     let slots = max_blocks.saturating_mul(max_slots);

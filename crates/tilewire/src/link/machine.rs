@@ -1,7 +1,7 @@
-//! What ranks tell each other about their machines at the rendezvous, and what the machines of all ranks together are.
+//! The descriptions of machines that ranks exchange at the rendezvous, and the one that stands for all of them.
 //!
-//! Default choices must be the same on all ranks, and ranks may run on different machines. So every rank says what its
-//! machine is, every rank hears the same list, and choices are made for [`Machine::of_all`].
+//! Default choices must be the same on all ranks, but ranks may run on different machines. So every rank sends a
+//! description of its machine, every rank receives the same list, and choices are made for [`Machine::of_all`].
 
 use crate::cuda::{Device, Seat};
 use crate::processor::Processor;
@@ -25,11 +25,11 @@ pub enum Machine {
     Cpu(Processor),
     /// Kernels run on a GPU.
     Gpu {
-        /// Ranks of the world that run on this GPU.
+        /// The number of ranks of the world that run on this GPU.
         sharers: usize,
-        /// Its multiprocessors.
+        /// The number of multiprocessors.
         multiprocessors: usize,
-        /// Bytes of shared memory of a block.
+        /// The shared memory of a block in bytes.
         shared_bytes: usize,
     },
 }
@@ -57,20 +57,20 @@ impl Machine {
         }
     }
 
-    /// What the machines of all ranks have in common. It depends on the set of machines alone, so all ranks of a world
-    /// get the same. Ranks that are on one kind of machine get that machine.
+    /// The machine that stands for the machines of all ranks. It depends only on the set of machines, so all ranks of a
+    /// world get the same one. If all machines are alike, it is that machine.
     ///
-    /// | fact | of all | why |
+    /// | fact | for all ranks | reason |
     /// |---|---|---|
     /// | CPU or GPU | a GPU if there is one | one thread of a CPU runs any number of blocks, and a GPU needs several |
-    /// | maker of the processor | Intel if there is one | rings beyond a cache were measured on other makers' only; small ones work on all |
+    /// | maker of the processor | Intel if there is one | rings beyond a cache were measured only on others; small ones suit all |
     /// | second-level cache | the least | slots that fit the smaller cache fit the larger one |
     /// | ranks on a GPU | the most | all blocks of all ranks on it run simultaneously |
     /// | multiprocessors | the least | likewise, on the smallest GPU |
     /// | shared memory | the least | bulk copies of all ranks go through slots of one size |
     ///
     /// # Panics
-    /// If there is no machine: every world has a rank.
+    /// If the slice is empty, which it never is for a world.
     pub fn of_all(machines: &[Machine]) -> Machine {
         machines.iter().copied().reduce(Machine::and).expect("a world has a rank")
     }
@@ -143,16 +143,16 @@ impl FromStr for Machine {
     }
 }
 
-/// The name of the parameter by which ranks say it. Its value may differ between ranks.
+/// The name of the parameter in which ranks send the description. Its value may differ between ranks.
 pub(super) const MACHINE: &str = "machine";
 
 impl Machine {
-    /// Makes it the first thing that a rank says at the rendezvous, after the version.
+    /// Adds the description as the first value that a rank sends at the rendezvous, after the version.
     pub(super) fn say(self, new: Parameters) -> Parameters {
         new.with(MACHINE, self)
     }
 
-    /// What all ranks said, by rank.
+    /// The machines that all ranks described, by rank.
     pub(super) fn heard(said: &Said) -> Result<Vec<Machine>, TransportError> {
         let machine = |(rank, of_rank): (Rank, &Vec<String>)| {
             let peer = |error: NoMachine| TransportError::Peer { rank, what: error.to_string() };

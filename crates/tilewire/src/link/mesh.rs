@@ -1,4 +1,4 @@
-//! Domains of ranks that map each other's memory, joined by posts.
+//! The transport of domains that are joined by posts. Within a domain, ranks map each other's memory.
 
 mod domains;
 mod far;
@@ -25,51 +25,54 @@ use crate::transport::{
     Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
     TransportError, World,
 };
-use domains::{are_apart, check, found};
+use domains::{are_apart, check, domain_of, found};
 use far::{FarMemory, FarPeer, lines_of, sent_lines};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How large a [`MeshTransport`] is, and which ranks map each other's memory. The same on all ranks.
+/// The sizes of a [`MeshTransport`], and its domains. They must be the same on all ranks.
 ///
-/// `sizes` are those of the transport within domains: [`ShmOptions`] on CPUs, `NvlOptions` on GPUs.
+/// `sizes` are the options of the transport within domains: [`ShmOptions`] on CPUs, `NvlOptions` on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeshOptions<S = ShmOptions> {
-    /// The ranks of each domain. Every rank is in exactly one. `None`: the ranks that reach each other's memory are a
-    /// domain. On CPUs these are the ranks of one machine, on GPUs those whose kernels reach each other's devices.
+    /// The ranks of each domain. Every rank must be in exactly one. With `None`, ranks that reach each other's memory
+    /// are a domain. On CPUs these are the ranks of one machine, on GPUs those whose kernels reach each other's
+    /// devices.
     pub domains: Option<Vec<Vec<u32>>>,
-    /// Sizes of staging and slots, for near and far peers alike.
+    /// The sizes of staging and slots, for near and far peers alike.
     pub sizes: S,
-    /// Descriptors that the ring of posts holds; 1024 by default.
+    /// The number of descriptors that the ring of posts holds. The default is 1024.
     pub ring: Option<usize>,
-    /// Makes the carrier between domains delay and reorder writes, from this seed: for tests.
+    /// Makes the carrier between ranks of a process delay and reorder writes, with random numbers from this seed. For
+    /// tests.
     pub seed: Option<u64>,
-    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. Ranks on GPUs and ranks that
-    /// are processes always have one. The carrier between ranks of a process needs none.
+    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. In a world of
+    /// several domains, ranks on GPUs and ranks that are processes always have one. Ranks on CPUs that are threads of
+    /// one process do not need it.
     pub thread: bool,
     /// The network between ranks that are processes.
     #[cfg(feature = "fabric")]
     pub network: NetworkOptions,
 }
 
-/// The largest ring: 64 MiB.
+/// The most descriptors of a ring, which then has 64 MiB.
 const MOST_DESCRIPTORS: usize = 1 << 20;
-/// The usual one.
+/// The default number of descriptors.
 const DESCRIPTORS: usize = 1024;
 
 impl<S: Default> MeshOptions<S> {
-    /// Every rank is a domain of its own: all peers are reached by posts.
+    /// Options with which every rank is a domain of its own, so that all peers are reached by posts.
     pub fn alone(ranks: usize) -> MeshOptions<S> {
         MeshOptions { domains: Some((0..ranks as u32).map(|rank| vec![rank]).collect()), ..MeshOptions::default() }
     }
 }
 
-/// Ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All others are *far*:
-/// kernels fill an outbox and post it, and a proxy carries it to the peer.
+/// The transport of ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All
+/// other peers are *far*: kernels fill an outbox and post it, and a proxy carries the bytes to the peer.
 ///
-/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on GPUs
-/// (`rendezvous_on`), where everything that posts write or read lies in host memory that the device maps.
+/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on
+/// GPUs (`rendezvous_on`), where the memory that posts write and read is host memory that the device maps.
 ///
 /// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
 /// `Display` says which provider was chosen, and why. These ranks run on CPUs.
@@ -91,32 +94,32 @@ impl<S: Default> MeshOptions<S> {
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 pub struct MeshTransport {
-    /// Ends first: it uses what follows.
+    /// The thread of the proxy. It is dropped first, because it uses the fields below.
     thread: Option<ProxyThread>,
     near: Near,
     domains: Vec<Vec<u32>>,
-    /// By rank; `None` for near ones.
+    /// The memory of posts to and from each rank; `None` for near ranks.
     far: Vec<Option<FarPeer>>,
     /// This rank's control lines that far peers move.
     lines: Memory,
-    /// What kernels bind to post.
+    /// The queue that kernels bind to post.
     queue: Queue,
     door: Door,
     joint: Joint,
 }
 
-/// What joins the domains.
+/// The connection between the domains.
 enum Joint {
-    /// Carriers that copy, between ranks of one process. By rank.
+    /// Carriers that copy between ranks of one process: the end of each rank.
     Loop(Vec<Arc<LoopEnd>>),
-    /// Nothing: ranks are processes of one domain.
+    /// No connection, because the ranks are processes of one domain.
     None,
     #[cfg(feature = "fabric")]
     Network(network::Chosen),
 }
 
-/// What connects the ranks of a domain. It spans the whole world: far peers have their tickets, status lines and abort
-/// words there, and kernels use none of its memory for them.
+/// The transport within domains. It spans the whole world: the tickets, status lines and abort words of far peers are
+/// in it, too. Kernels use none of its memory to reach far peers.
 enum Near {
     Shm(Box<ShmTransport>),
     #[cfg(feature = "cuda")]
@@ -140,7 +143,7 @@ impl Near {
         }
     }
 
-    /// Abort words and doorbells.
+    /// The segments with abort words and doorbells.
     fn control(&self) -> &SegmentSet {
         match self {
             Near::Shm(near) => near.segments(),
@@ -158,7 +161,7 @@ impl Near {
     }
 }
 
-/// What a rank has before it knows the carriers of the others.
+/// The parts of a transport that a rank makes before the domains are joined.
 struct Half {
     near: Near,
     domains: Vec<Vec<u32>>,
@@ -171,7 +174,7 @@ impl MeshTransport {
         let geometry = options.sizes.geometry(world.size());
         let (shared, capacity) = (Shared::of(world), options.ring.unwrap_or(DESCRIPTORS));
         let reaches = |me: &domains::Place, other: &domains::Place| Ok(me.is_on_host_of(other));
-        // Processes find out when they share their segments.
+        // Processes find their domains when they share their segments.
         let finds = options.domains.is_none() && shared.are_threads();
         let mut domains = agreed(&shared, &options, "cpu", geometry, finds.then_some((Default::default(), reaches)))?;
         let near = match shared.are_threads() {
@@ -190,8 +193,8 @@ impl MeshTransport {
 
     /// Makes a transport of ranks on GPUs. Collective, as [`rendezvous`](Self::rendezvous).
     ///
-    /// Ranks that share a device run beside each other there, also ranks of different domains. Several devices were never
-    /// tried.
+    /// Ranks that share a device run simultaneously on it, even if they are in different domains. Several devices are
+    /// implemented, but have never been run.
     ///
     /// ```no_run
     /// use tilewire::cuda::Device;
@@ -229,8 +232,8 @@ impl MeshTransport {
         Half { near: Near::Nvl(Box::new(near)), domains, far }.meet(&shared, &options)
     }
 
-    /// Transports of several ranks on one device, all played by one thread, as
-    /// [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks). Without `domains` they are one domain.
+    /// Makes the transports of several ranks on one device, all played by one thread, as
+    /// [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks) does. Without `domains` they are one domain.
     #[cfg(feature = "cuda")]
     pub fn virtual_ranks(
         device: &Arc<Device>,
@@ -272,7 +275,7 @@ impl MeshTransport {
     /// Registers a window with this rank's proxy and carrier, under a number that is the same on all ranks. Collective.
     fn region(&self, world: &Shared, parts: &WindowParts) -> Result<PostedRegion, TransportError> {
         let (proxy, deadline) = (self.proxy(), world.deadline());
-        // A number that no rank has, neither for a window nor for posts to one.
+        // The new number is one that no rank uses, neither for a window of its own nor for posts to one.
         let mine = proxy.regions().map_err(TransportError::from);
         let list = |used: &[u16]| used.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
         let said = Parameters::new("window regions")
@@ -287,16 +290,16 @@ impl MeshTransport {
         let bytes = Rank::all(self.world_size()).zip(&parts.peers).map(far).collect();
         let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
         let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
-        // No rank posts to a peer that does not have the region yet.
+        // This is also a barrier: no rank posts to a peer that does not have the region yet.
         let region = world.all_have("window regions", region, deadline)?;
         let place = region.place()?;
-        // Carriers of one world are of one kind: none needs places, or all do.
+        // All carriers of a world are of one kind, so either all need places or none does.
         if !place.is_empty() {
             let hex = place.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
             let said = Parameters::new("window places").with("place", hex).agree(world, &[], deadline)?;
             let byte = |hex: &str, at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
             let bytes = |hex: &String| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect::<Option<Vec<u8>>>();
-            // What is no place is refused by the carrier.
+            // A malformed place becomes empty here, and the carrier refuses it.
             let places: Vec<Vec<u8>> =
                 said.iter().map(|said| said.last().and_then(bytes).unwrap_or_default()).collect();
             region.reach(&places)?;
@@ -304,7 +307,8 @@ impl MeshTransport {
         Ok(region)
     }
 
-    /// Bytes that have come to this rank by posts. Over a network: bytes that this rank has sent.
+    /// The number of bytes that have arrived at this rank by posts. Over a network, the number of bytes that this rank
+    /// has sent.
     pub fn carried_bytes(&self) -> u64 {
         match &self.joint {
             Joint::Loop(ends) => ends[self.rank().index()].bytes(),
@@ -323,11 +327,11 @@ impl MeshTransport {
         }
     }
 
-    /// Ends it, when all ranks have come to do so. Collective, as [`ShmTransport::close`].
+    /// Closes the transport, when all ranks have called this. Collective, as [`ShmTransport::close`].
     pub fn close(self) -> Result<(), TransportError> {
         let MeshTransport { thread, near, door, .. } = self;
         if let (Some(seat), Some(proxy), None) = (near.transport().seat(), door.proxy(), door.broken()) {
-            // Launches that nobody waited for, and replays.
+            // Waits for launches that nobody waited for, and for replays.
             #[cfg(feature = "cuda")]
             seat.stream.sync()?;
             #[cfg(not(feature = "cuda"))]
@@ -335,7 +339,7 @@ impl MeshTransport {
             proxy.landed();
             proxy.drain(door.deadline().map_or(Deadline::never(), Deadline::after))?;
         }
-        // The thread goes on until all ranks have closed.
+        // The thread runs until all ranks have closed.
         let closed = near.close();
         drop(thread);
         closed
@@ -344,7 +348,8 @@ impl MeshTransport {
 
 #[cfg(test)]
 impl MeshTransport {
-    /// Ranks of a process, all alone, over carriers that `wrap` makes of the usual ones. Collective.
+    /// Makes a transport of ranks of one process, each alone in its domain. `wrap` replaces the usual carriers.
+    /// Collective.
     pub(crate) fn over_carriers(
         world: &World,
         sizes: ShmOptions,
@@ -385,7 +390,7 @@ impl Half {
         self.over(Box::new(carrier), Joint::Loop(ends), options.thread)
     }
 
-    /// The transport over a carrier. `thread`: the proxy has one although nothing here needs it.
+    /// Makes the transport over a carrier. `thread` gives the proxy a thread even if the ranks are on CPUs.
     fn over(self, carrier: Box<dyn Carrier>, joint: Joint, thread: bool) -> Result<MeshTransport, TransportError> {
         let (me, Half { near, domains, far }) = (self.rank(), self);
         let (layout, control, ranks) = (near.layout(), near.control(), near.transport().world_size());
@@ -419,10 +424,10 @@ impl Half {
             near.post_by(&proxy);
         }
         let thread = match has_far && (thread || on_gpu) {
-            // On a CPU, waiting threads sleep on the rank's doorbell, and this thread must not be counted there: each
-            // signal of a near peer would wake it.
+            // On a CPU, waiting threads sleep on the rank's doorbell. The proxy's thread must not sleep there, because
+            // each signal of a near peer would wake it.
             true if on_gpu => Some(ProxyThread::start(&proxy, far.bell)?),
-            // No bell tells of what a network brings.
+            // Arrivals from a network ring no bell, so the thread polls.
             true => Some(ProxyThread::start_alone(&proxy, !matches!(joint, Joint::Loop(_)))?),
             false => None,
         };
@@ -460,14 +465,14 @@ fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, T
     if other.device == device.uuid() {
         return Ok(true);
     }
-    // Written for several devices of a process, never run.
+    // This path, for several devices of one process, has never been run.
     let ordinal = other.ordinal.parse().ok().filter(|_| other.is_in_this_process());
     let peer = ordinal.map(Device::open).transpose()?;
     Ok(peer.map(|peer| device.reaches(&peer)).transpose()?.unwrap_or(false))
 }
 
-/// Agrees on the options, and on the domains if they are given or to be found: `finds` has the number and name of this
-/// rank's device, and tells if its kernels reach the memory of another rank. Collective.
+/// Agrees on the options, and on the domains if they are given or must be found. `finds` has the number and name of
+/// this rank's device, and a closure that says whether this rank's kernels reach another rank's memory. Collective.
 fn agreed<S: fmt::Debug>(
     world: &Shared,
     options: &MeshOptions<S>,
@@ -498,7 +503,7 @@ fn objections<S>(options: &MeshOptions<S>, geometry: Geometry) -> Option<Transpo
 }
 
 fn not_threads() -> TransportError {
-    let what = "a mesh of GPU ranks joins ranks of one process so far: use World::threads".to_string();
+    let what = "a mesh of GPU ranks works only among threads of one process: use World::threads".to_string();
     TransportError::Peer { rank: Rank::new(0), what }
 }
 
@@ -508,7 +513,7 @@ fn bad_ring(ring: usize) -> Option<TransportError> {
     (!is_good).then_some(TransportError::BadOption { option: "ring", value: ring, expected })
 }
 
-/// Notices name control lines by 20 bits.
+/// The error for a geometry with more control lines than a notice can name in its 20 bits.
 fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
     let layout = Layout::new(geometry)?;
     let lines = layout.lines().len() / LINE;
@@ -516,7 +521,7 @@ fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
         option: "max_slots",
         value: geometry.max_slots,
         expected: format!(
-            "small enough, or max_blocks_per_peer, that a rank has at most {MOST_LINES} control lines; it has {lines}"
+            "so small (or max_blocks_per_peer so small) that a rank has at most {MOST_LINES} control lines; it has {lines}"
         ),
     })
 }
@@ -550,7 +555,7 @@ impl Transport for MeshTransport {
     }
 
     fn domain(&self, rank: Rank) -> Option<usize> {
-        self.domains.iter().position(|domain| domain.contains(&rank.number()))
+        domain_of(&self.domains, rank)
     }
 
     #[inline]
@@ -597,7 +602,7 @@ impl Transport for MeshTransport {
                 let region = self.region(near.shared(), &parts)?;
                 Ok(parts.with_posted(region))
             }
-            // No wire reaches the memory of a GPU, and nobody carries the place of a window over a network yet.
+            // Posts cannot reach the memory of a GPU, and windows over a network are not supported yet.
             _ => Ok(parts.without(|rank| self.is_far(rank))),
         }
     }

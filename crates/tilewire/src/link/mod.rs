@@ -1,16 +1,17 @@
 //! The transports that users hold, and the one trait they implement.
 //!
 //! ```text
-//!            transport/ (segments, doors, pairing)      cuda/ (devices, streams)      schedule/ (how a peer is reached)
+//!            transport/ (segments, doors, pairing)     cuda/ (devices, streams)      schedule/ (how a peer is reached)
 //!                     └──────────────┬──────────────────────┴───────────────┬──────────────┘
-//!   World ──rendezvous──▶  ShmTransport   NvlTransport   a user's own  ──▶  dyn Transport, AnyTransport ──▶ collective/
+//!   World ──rendezvous──▶  ShmTransport   NvlTransport   a user's own  ──▶ dyn Transport, AnyTransport ──▶ collective/
 //!                                          └── Window: a tensor that peers write
 //! ```
 //! - **In**: a [`World`](crate::transport::World), and for GPUs a device. **Out**: a [`Transport`], which collectives,
 //!   schedules and launches take; memory for its kernels ([`Tensors`]); [`Window`]s.
 //! - **Invariants**: one collective call makes a transport, the user holds it, and dropping it releases everything. A
 //!   peer that cannot be reached has no endpoint and no window; this rank's own memory never stands in for it.
-//! - **Must not know**: what a kernel contains, collectives, anything about schedules but how they reach a peer.
+//! - **Must not know**: what a kernel contains, collectives, anything about schedules but how they reach a peer
+//!   and the numbers of a staged one.
 //!
 //! | file | holds |
 //! |---|---|
@@ -24,6 +25,7 @@
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |
+//! | `staged.rs` | [`Staged`]: the numbers of a staged pipeline, for schedules of one's own |
 //! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
 #![forbid(unsafe_code)]
 
@@ -41,6 +43,7 @@ mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod shm;
+mod staged;
 mod window;
 
 pub use crate::processor::Processor;
@@ -56,4 +59,5 @@ pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
+pub use staged::{Staged, StagedLeg, StagedReceiver, StagedSender};
 pub use window::{Window, WindowCall, WindowParts};

@@ -2,8 +2,8 @@
 //! on linked devices.
 //!
 //! ```text
-//!  host     control segment of every rank: abort word, doorbell ──watcher──▶ abort word on the device, which kernels poll
-//!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that can reach it
+//!  host     control segment of every rank: abort word, doorbell ──watcher──▶ abort word on the device (kernels poll)
+//!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by its peers
 //! ```
 
 use super::gpu_memory::{Sharing, own_memory, share};
@@ -476,8 +476,8 @@ impl StallWatch {
         StallWatch { rank, status, names, proxy, seen: [(0, 0); 2], told: None, looks: 0 }
     }
 
-    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way: they may end the
-    /// wait of another rank, although this one waits.
+    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way: they may end
+    /// the wait of another rank, although this one waits.
     fn settle(&self) -> bool {
         self.proxy.get().is_some_and(|proxy| proxy.settle())
     }

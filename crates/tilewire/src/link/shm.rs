@@ -107,7 +107,8 @@ impl ShmOptions {
 /// use tilewire::link::{ShmOptions, ShmTransport, Transport};
 ///
 /// World::threads(2).run(|world| {
-///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
+///     let options = ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() };
+///     let transport = ShmTransport::rendezvous(&world, options)?;
 ///     let peer = world.rank().after(1, 2);
 ///     let endpoint = transport.endpoint(peer).expect("ranks of one machine reach each other");
 ///     let there = endpoint.mapped().expect("by loads and stores");

@@ -33,9 +33,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// Each rank's handle keeps the memory alive independently: a window may be dropped at any time, in any order. A far rank
-/// ([`MeshTransport`](super::MeshTransport)) is the exception: its posts find a window only as long as the window's own
-/// rank keeps the handle, or something built with it. A post that comes later breaks the transport.
+/// Each rank's handle keeps the memory alive independently: a window may be dropped at any time, in any order. A far
+/// rank ([`MeshTransport`](super::MeshTransport)) is the exception: its posts find a window only as long as the
+/// window's own rank keeps the handle, or something built with it. A post that comes later breaks the transport.
 pub struct Window<T: Element> {
     tensor: Tensor<T>,
     peers: Vec<Option<Memory>>,

@@ -25,7 +25,7 @@
 //!
 //! ```text
 //!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access is out of bounds (if bounds are checked),
-//!               4 the awaited signal or packet came from another operation, 5 a requirement of the kernel does not hold
+//!               4 the awaited signal or packet came from another operation, 5 a requirement of the kernel is not met
 //!        1 role   2 block   3 copy   4 instruction (its number)
 //!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index, or ticket
 //!        8 expected, or the largest index allowed   9 seen, or 0

@@ -2,34 +2,35 @@
 //!
 //! ```text
 //!   barrier, then the leader alone:
-//!     ticket := tickets++                              device memory: a round trip to the host would cost a microsecond
-//!     until ticket − seen < capacity: seen := taken    `seen` in device memory is a value that the host's `taken` had
-//!     entry[ticket] := descriptor                      host memory
-//!     entry[ticket].turn := ticket + 1                 st.release.sys
+//!     ticket := tickets++                             device memory: a round trip to the host would cost a microsecond
+//!     until ticket − seen < capacity: seen := taken   `seen` in device memory is a value that the host's `taken` had
+//!     entry[ticket] := descriptor                     host memory
+//!     entry[ticket].turn := ticket + 1                st.release.sys
 //!   barrier, at which all lanes leave if the leader gave up
 //! ```
 //! **What the proxy sees.** The lanes' accesses happen before the first barrier, the barrier before the release, and
-//! release is cumulative. So a proxy that acquires the turn sees the whole descriptor and the bytes that it names. That a
-//! NIC which the proxy then asks to read GPU memory finds them there is an assumption outside the formal PTX model, as
-//! for every peer that is no thread.
+//! release is cumulative. So a proxy that acquires the turn sees the whole descriptor and the bytes that it names. The
+//! proxy may then ask a NIC to read GPU memory. That the NIC finds the bytes there is an assumption outside the formal
+//! PTX model, as for every peer that is not a thread.
 //!
-//! **What is overwritten.** The proxy's reads of an entry come before its release of `taken`. A leader reads `taken` with
-//! acquire at system scope, and passes it on in `seen` with release at device scope, which other leaders acquire.
-//! Causality is transitive across scopes, so the reads come before the stores, whichever thread read `taken`. `seen` may
-//! go back, as leaders write it in any order. Any earlier value of `taken` is safe: it only makes a leader look again.
+//! **What is overwritten.** The proxy's reads of an entry come before its release of `taken`. A leader reads `taken`
+//! with acquire at system scope, and passes it on in `seen` with release at device scope, which other leaders acquire.
+//! Causality is transitive across scopes, so the reads come before the stores, whichever thread read `taken`. `seen`
+//! may go back, as leaders write it in any order. Any earlier value of `taken` is safe: it only makes a leader look
+//! again.
 //!
 //! **Who may post.** Tickets and `seen` have device scope. Kernels of another device, or of the CPU engine, must not
 //! share the ring.
 //!
-//! **Order.** A leader's tickets grow, since all atomics at one address are in one order. So do those of two leaders of
-//! which one waited for a signal of the other.
+//! **Order.** A leader's tickets grow, since all atomics at one address are in one order. If one leader waited for a
+//! signal of another, its later tickets are larger than the other's tickets before the signal.
 //!
-//! **Giving up.** A ticket is taken before there is room. If the wait for room gives up, or is aborted, the leader writes
-//! nothing: the entry still belongs to the descriptor of the lap before. The proxy stops there. The launch has failed by
-//! then, and its transport is broken: the ring cannot be used again.
+//! **Giving up.** A ticket is taken before there is room. If the wait for room gives up, or is aborted, the leader
+//! writes nothing, because the entry still belongs to the descriptor of the previous lap. The proxy stops at this
+//! entry. The launch has failed by then, and its transport is broken, so the ring cannot be used again.
 //!
-//! No lane waits for the ring but the leader, and leaders are in different warps. The holder of the lowest unpublished
-//! ticket waits for the proxy alone, so leaders cannot wait for each other in a circle.
+//! Only the leader waits for the ring, and leaders are in different warps. The holder of the lowest unpublished ticket
+//! waits only for the proxy, so leaders cannot wait for each other in a cycle.
 
 use super::abi;
 use super::role::RoleCode;
@@ -40,6 +41,7 @@ use crate::ir::{Base, Entity, Inst, Notice, NoticeKind, ParamId, PostSpan, Value
 
 impl RoleCode<'_> {
     pub fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, span: Option<&PostSpan>, notice: Option<&Notice>) {
+        self.check_span(inst, span);
         let words = self.posted_words(queue, peer, span, notice);
         let place = self.params.offset(queue);
         let [entries, tickets, capacity] = [0, 8, 16].map(|field| self.argument(place + field));
@@ -69,6 +71,20 @@ impl RoleCode<'_> {
         self.leave_if_failed();
     }
 
+    /// If bounds are checked, all lanes leave unless the first and the last byte of the span are inside. Nothing is
+    /// read of no bytes, so these may begin anywhere.
+    fn check_span(&mut self, inst: Inst, span: Option<&PostSpan>) {
+        let Some(PostSpan { src, bytes, .. }) = span.filter(|_| self.options.bounds) else { return };
+        let (first, bytes) = (self.value(src.index), self.value(*bytes));
+        let any = self.t.p("setp.ne.s64", &[&bytes, &0]);
+        let end = self.t.d("add.s64", &[&first, &bytes]);
+        let last = self.t.d("sub.s64", &[&end, &1]);
+        for index in [first, last] {
+            self.bounded(inst, src, index, (1, 1), Some(any));
+        }
+        self.leave_if_outside();
+    }
+
     /// The words of the descriptor after its turn.
     fn posted_words(
         &mut self,
@@ -81,7 +97,7 @@ impl RoleCode<'_> {
         let known = self.t.d_const(ring::head(0, span.is_some(), parts));
         let target = self.argument(self.params.offset(queue) + 24);
         let head = self.t.d("or.b64", &[&known, &target]);
-        // A rank that does not exist must not change the other fields.
+        // A peer number that is too large must not change the other fields.
         let peer = self.value(peer);
         let peer = self.t.d("min.u64", &[&peer, &Hex(u32::MAX.into())]);
         let head = self.t.d("or.b64", &[&head, &peer]);
@@ -109,7 +125,7 @@ impl RoleCode<'_> {
         [head, source, destination, bytes, slot, value]
     }
 
-    /// Reads `taken` until the ticket's entry is free, or gives up. Leaves its last value in `seen`.
+    /// Reads `taken` until the ticket's entry is free, or gives up. Leaves the last value of `taken` in `seen`.
     fn wait_for_room(
         &mut self,
         inst: Inst,
@@ -122,12 +138,17 @@ impl RoleCode<'_> {
         let polls = self.t.r_const(0);
         let param = self.t.d_const(queue.index() as u64);
         let mark = self.stall_mark(&[param]);
+        let look = |code: &mut Self| {
+            code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{entries}+{TAKEN}]")]);
+            let used = code.t.d("sub.u64", &[&ticket, &seen]);
+            let is_room = code.t.p("setp.lt.u64", &[&used, &capacity]);
+            code.t.branch_if(is_room, mark.lifted);
+        };
         self.t.at(again);
-        self.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{entries}+{TAKEN}]")]);
-        let used = self.t.d("sub.u64", &[&ticket, &seen]);
-        let is_room = self.t.p("setp.lt.u64", &[&used, &capacity]);
-        self.t.branch_if(is_room, mark.lifted);
+        look(self);
         let over = self.poll_rarely(polls, started, again, &mark, |_| {});
+        // Once more: the thread may have been stopped for a long time after its last look.
+        look(self);
         // As with a slot: what `taken` must reach, and what it is.
         let least = self.t.d("sub.u64", &[&ticket, &capacity]);
         let least = self.t.d("add.u64", &[&least, &1]);

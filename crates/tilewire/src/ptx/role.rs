@@ -596,8 +596,7 @@ impl<'k> RoleCode<'k> {
         self.t.r("add.u32", &[&self.fixed.frame, &self.scratches[scratch.index()]])
     }
 
-    // ---- barriers
-    // -----------------------------------------------------------------------------------------------------
+    // ---- barriers ---------------------------------------------------------------------------------------------------
 
     /// Barrier of the role copy.
     pub fn barrier(&mut self) {
@@ -668,20 +667,7 @@ impl<'k> RoleCode<'k> {
 /// True if a lane computes an op alone, in registers. Unlike for [`Op::is_pure`], a variable is a register here, and a
 /// group is several lanes.
 pub(super) fn is_lane_local(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Const(_)
-            | Op::Special(_)
-            | Op::Scalar(_)
-            | Op::ReadVar(_)
-            | Op::Unary { .. }
-            | Op::Binary { .. }
-            | Op::Compare { .. }
-            | Op::Select { .. }
-            | Op::Fma { .. }
-            | Op::Cast { .. }
-            | Op::Bitcast { .. }
-    )
+    matches!(op, Op::ReadVar(_)) || op.is_pure() && !matches!(op, Op::Group { .. })
 }
 
 /// A pure op; operands in the order of its fields.

@@ -463,8 +463,8 @@ impl RoleCode<'_> {
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
     }
 
-    /// Goes on if the condition holds. Otherwise the leader reports, and the role copy ends. The condition is uniform, so
-    /// all lanes take the same way, and no barrier is needed.
+    /// Goes on if the condition holds. Otherwise the leader reports, and the role copy ends. The condition is uniform,
+    /// so all lanes take the same way, and no barrier is needed.
     pub fn require(&mut self, inst: Inst, cond: Value, span: Option<&RequiredSpan>) {
         let (cond, holds) = (self.value(cond), self.t.label());
         self.t.jump_if(cond, holds);

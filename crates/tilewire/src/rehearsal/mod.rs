@@ -36,8 +36,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The windows and outboxes of `direct` to far peers. They stay while launches are traced, so that one launch finds what
-/// another left.
+/// The windows and outboxes of `direct` to far peers. They stay while launches are traced, so that one launch finds
+/// what another left.
 #[derive(Debug, Default)]
 struct Direct {
     /// The memories of all ranks, by window; the region of the first is number 1.

@@ -9,9 +9,9 @@
 //! The receiver's launch n permits the writes of launch n, so a fast sender never overwrites a result that is still
 //! being read. Every block waits for its own READY, because another block's READY says nothing about it.
 //!
-//! To a far peer the part is put into an outbox and posted with its DONE, as one delivery. The sender of launch n + 1 may
-//! fill the outbox again when it has READY: the receiver's launch n ended before it permitted launch n + 1, and so all
-//! its blocks had their bytes. That holds even if the blocks then cut the outbox in another way.
+//! To a far peer the part is put into an outbox and posted with its DONE, as one delivery. The sender of launch n + 1
+//! may fill the outbox again when it has READY: the receiver's launch n ended before it permitted launch n + 1, and so
+//! all its blocks had their bytes. That holds even if the blocks then cut the outbox in another way.
 //!
 //! An input that is copied as it is needs no outbox ([`post_direct`]). But its bytes are read later than a store would
 //! read them, and the user may overwrite them after the launch. So the role ends only when they have been read:
@@ -80,8 +80,8 @@ pub(crate) fn send_direct_any<'t>(
     counters.set(StartWord::Direct, next);
 }
 
-/// Posts this block's part of an input to the peer's window as it is, and waits until it has been read. `size` is that of
-/// an element. The peer must be reached by posts from the input.
+/// Posts this block's part of an input to the peer's window as it is, and waits until it has been read. `size` is that
+/// of an element. The peer must be reached by posts from the input.
 #[track_caller]
 pub fn post_direct<'t>(r: &RoleCtx<'t>, peer: &Peer<'t>, max_blocks: usize, tiling: Tiling, size: usize) {
     let (block, counters, next) = permitted(r, peer, max_blocks, tiling);

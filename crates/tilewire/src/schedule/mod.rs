@@ -27,7 +27,7 @@
 //! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`share_packets`], [`recv_packets`] |
 //! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
 //! | `relay.rs` | tiles of far ranks that go on to near ranks: [`relay_tiles`], [`recv_relayed`] |
-//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`], [`reduce_windows`] |
+//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`], [`reduce_windows`], [`reduce_whole_windows`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`post_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
 
@@ -58,7 +58,9 @@ pub use packing::Packing;
 pub use peer::{LoadStore, Peer, Reach, Span, Spans, Word};
 pub use posted::{PostedReach, PostedWindow};
 
-pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
+pub use reduce::{
+    WindowPeer, reduce_packets, reduce_tiles, reduce_whole_windows, reduce_windows, swap_and_reduce, swapped,
+};
 pub use relay::{Relay, recv_relayed, relay_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};

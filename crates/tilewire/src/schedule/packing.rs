@@ -1,4 +1,4 @@
-//! Where the parts of an element lie in a slot.
+//! The places of an element's parts in a slot.
 //!
 //! ```text
 //!  slot   ├ part 0 of all elements ┤├ part 1 of all elements ┤ …      each part begins on 64 bytes
@@ -17,9 +17,9 @@ use crate::ir::Type;
 /// let types = &[Type::F8E4M3, Type::F32];
 /// let packing = Packing::new(types, 100);
 /// assert_eq!((packing.offset(0), packing.offset(1), packing.bytes()), (0, 128, 128 + 448));
-/// // As many as fit into 64 KiB, a multiple of 1024 if that many fit:
+/// // The most elements that fit into 64 KiB, rounded down to a multiple of 1024:
 /// assert_eq!(Packing::fitting(types, 64 << 10).unwrap().elements(), 12 << 10);
-/// // With a scale for every 128:
+/// // With a scale for every 128 elements:
 /// assert_eq!(Packing::fitting_shared(types, 128, 64 << 10).unwrap().elements(), 61 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,9 @@ impl Packing {
 
     /// The first byte of a part.
     pub fn offset(&self, part: usize) -> usize {
-        (0..part).map(|part| (self.types[part].size() * self.count(part)).next_multiple_of(Self::ALIGN)).sum()
+        let aligned = |bytes: usize| bytes.checked_next_multiple_of(Self::ALIGN).unwrap_or(usize::MAX);
+        let bytes = |part: usize| aligned(self.types[part].size().saturating_mul(self.count(part)));
+        (0..part).map(bytes).fold(0, usize::saturating_add)
     }
 
     /// Bytes of all parts.
@@ -96,10 +98,10 @@ impl Packing {
         self.offset(self.types.len())
     }
 
-    /// Records the bytes of a whole tile in a slot. No mapped link reads this constant, and posted links send exact
-    /// [spans](Self::spans) instead. But an op takes a number even if nobody reads its value, and constants that are
-    /// hoisted stand where the first of their value stood. So without it kernels for mapped peers would compute the
-    /// same with other register numbers, and nobody could tell by comparing texts that they are the same.
+    /// Traces a constant with the bytes of a whole tile in a slot, which nothing reads. It only keeps the text of
+    /// kernels stable. Every op takes a number even if its value is unused, and a hoisted constant stands where the
+    /// first one of its value stood. Without this constant, kernels for mapped peers would compute the same with other
+    /// register numbers, and comparing texts would not show that they are the same.
     pub(super) fn note_whole(&self, r: &RoleCtx<'_>, slot_bytes: usize) {
         _ = r.constant(self.bytes().min(slot_bytes) as i64);
     }
@@ -150,7 +152,7 @@ impl Packing {
     #[track_caller]
     pub(super) fn get<'t>(&self, from: &Peer<'t>, base: Value<'t, i64>, index: Value<'t, i64>) -> Payload<'t> {
         let mut parts = Vec::with_capacity(self.types.len());
-        // Not a closure, which would lose the caller's line.
+        // A loop, because a closure would lose the caller's line.
         for (part, &ty) in self.types.iter().enumerate() {
             parts.push(from.get_any(self.byte(part, base, index), ty));
         }

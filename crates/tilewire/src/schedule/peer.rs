@@ -8,6 +8,8 @@ use crate::tensor::Memory;
 use crate::transport::{PeerEndpoint, PeerMemory, Protocol};
 use std::rc::Rc;
 
+pub(super) const NO_PACKETS: &str = "packets do not travel by posts";
+
 /// How a transport reaches one peer: the only code of a kernel that differs from link to link. Implement it for your
 /// own transport.
 ///
@@ -37,8 +39,8 @@ pub trait Reach<'t> {
     /// Sets `word` of the peer to `x`, after the earlier reads of this role; publishes no data.
     fn credit(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
-    /// Sets this rank's own `word` to `x` when the bytes of all earlier deliveries of this role to the peer have been read
-    /// where they were. Only for links that post memory in place.
+    /// Sets this rank's own `word` to `x` when the bytes of all earlier deliveries of this role to the peer have been
+    /// read where they were. Only for links that post memory in place.
     ///
     /// # Panics
     /// On all other links: what they deliver they have read.
@@ -50,13 +52,23 @@ pub trait Reach<'t> {
     fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Writes a packet for the peer. Only in an `each`.
-    fn packet_put(&self, index: Value<'t, i64>, x: Value<'t, u64>, flag: Value<'t, u32>);
+    ///
+    /// # Panics
+    /// Unless a link implements it, as `packet_get` and `packet_clear`: posts carry no packets, and transfers to such
+    /// peers are refused before.
+    fn packet_put(&self, _index: Value<'t, i64>, _x: Value<'t, u64>, _flag: Value<'t, u32>) {
+        panic!("{NO_PACKETS}");
+    }
 
     /// Waits for a packet from the peer. Only in an `each`.
-    fn packet_get(&self, index: Value<'t, i64>, flag: Value<'t, u32>) -> Value<'t, u64>;
+    fn packet_get(&self, _index: Value<'t, i64>, _flag: Value<'t, u32>) -> Value<'t, u64> {
+        panic!("{NO_PACKETS}");
+    }
 
     /// Clears the flag of a packet that the peer wrote here. Only in an `each`.
-    fn packet_clear(&self, index: Value<'t, i64>);
+    fn packet_clear(&self, _index: Value<'t, i64>) {
+        panic!("{NO_PACKETS}");
+    }
 
     /// Starts a bulk copy of `bytes` bytes for the peer, from the start of `from`, which is scratch, to `offset`,
     /// counted as in `put`. The caller fences before it, and waits for it before delivering.

@@ -1,10 +1,10 @@
-//! A peer whose memory this rank cannot map: `put` fills an outbox, `deliver` posts it, `signal` and `credit` are posts
-//! without bytes. What the peer sends arrives in this rank's own memory, as from any other.
+//! The ops for a peer whose memory this rank cannot map. `put` fills an outbox and `deliver` posts it; `signal` and
+//! `credit` are posts without bytes. Data from the peer arrives in this rank's own memory, as from any other peer.
 //!
-//! Where `direct` copies an input unchanged, there is no outbox: the input itself is posted, and a flush tells when it has
-//! been read.
+//! If `direct` copies an input unchanged, there is no outbox. The kernel posts the input itself, and a flush tells when
+//! it has been read.
 
-use super::peer::{Reach, Spans, Word};
+use super::peer::{NO_PACKETS, Reach, Spans, Word};
 use crate::hook::{AnyValue, Block, Queue, Region, RoleCtx, Slots, Value, View};
 use crate::ir::{Access, Part, Type};
 use crate::tensor::Memory;
@@ -20,30 +20,30 @@ pub struct PostedReach<'t> {
     lines: PostedLines,
     /// The slots this side waits for.
     takes: Slots<'t>,
-    /// The slots that its flushes move, if it makes any.
+    /// The slots that this side's flushes move, if it makes any.
     sent: Option<Slots<'t>>,
     starts: View<'t, u64>,
-    /// Byte of the peer's region where its spans begin.
+    /// The byte of the peer's region where the spans begin.
     first: i64,
 }
 
-/// What is posted, or where what was posted is read.
+/// The memory that a sender posts, or that a receiver reads.
 #[derive(Clone, Copy)]
 enum Bytes<'t> {
-    /// The outbox of a sender, the staging of a receiver.
+    /// The outbox of a sender, or the staging of a receiver.
     Own(Region<'t>),
-    /// A sender's input.
+    /// A sender's input, which is posted in place.
     Input(View<'t, u8>),
 }
 
-/// A part of a far peer's window, and where the bytes for it are.
+/// A part of a far peer's window, and the source of its bytes.
 #[derive(Clone, Debug)]
 pub struct PostedWindow {
     /// The window.
     pub region: PostedRegion,
-    /// Its first byte that may be written.
+    /// The first byte of the window that may be written.
     pub first: usize,
-    /// The bytes that are posted, as many as may be written.
+    /// The memory that is posted. It has as many bytes as may be written.
     pub source: PostedSource,
     /// True if the source is the input itself, false if it is an outbox that hooks fill.
     pub in_place: bool,
@@ -53,13 +53,13 @@ impl<'t> PostedReach<'t> {
     /// The sender's side.
     ///
     /// # Panics
-    /// If no posts go to the peer, or the protocol cannot travel by posts: transports refuse it before.
+    /// If the peer is not reached by posts, or the protocol cannot travel by posts. Transports refuse both earlier.
     pub fn sender(k: &Block<'t>, endpoint: &PeerEndpoint, protocol: Protocol) -> Self {
         let (posted, here) = (posted(endpoint), &endpoint.here.signals);
         let (part, takes) = match protocol {
             Protocol::Direct { .. } => (Part::Done, ("ready", &here.ready)),
             Protocol::Staged { .. } | Protocol::Bulk { .. } => (Part::Tail, ("head", &here.head)),
-            Protocol::Packet => panic!("packets do not travel by posts"),
+            Protocol::Packet => panic!("{NO_PACKETS}"),
         };
         let outbox = Bytes::Own(k.region("outbox", std::slice::from_ref(&posted.outbox)));
         Self::bind(k, endpoint, outbox, posted.queue_for(part), takes)
@@ -68,7 +68,7 @@ impl<'t> PostedReach<'t> {
     /// The sender's side of `direct`, into a part of the peer's window.
     ///
     /// # Panics
-    /// If no posts go to the peer.
+    /// If the peer is not reached by posts.
     pub fn into_window(k: &Block<'t>, endpoint: &PeerEndpoint, window: &PostedWindow) -> Self {
         let (posted, memory) = (posted(endpoint), std::slice::from_ref(window.source.memory()));
         let bytes = match window.in_place {
@@ -91,7 +91,7 @@ impl<'t> PostedReach<'t> {
         let takes = match protocol {
             Protocol::Direct { .. } => ("done", &here.signals.done),
             Protocol::Staged { .. } | Protocol::Bulk { .. } => ("tail", &here.signals.tail),
-            Protocol::Packet => panic!("packets do not travel by posts"),
+            Protocol::Packet => panic!("{NO_PACKETS}"),
         };
         let staging = Bytes::Own(k.region("staging", std::slice::from_ref(&here.staging)));
         Self::bind(k, endpoint, staging, posted.queue_for(Part::Ready), takes)
@@ -125,7 +125,7 @@ impl<'t> PostedReach<'t> {
         }
     }
 
-    /// The number of a word among the control lines of the peer's segment, or of one that a flush moves among this rank's.
+    /// The number of a word's control line in the peer's segment. The word of a flush is in this rank's own segment.
     fn line(&self, word: Word<'t>) -> Value<'t, i64> {
         let first = match word {
             Word::Tail(_) => self.lines.tail,
@@ -133,7 +133,7 @@ impl<'t> PostedReach<'t> {
             Word::Ready(_) => self.lines.ready,
             Word::Done(_) => self.lines.done,
             Word::Sent(_) => self.lines.sent,
-            Word::PacketHead(_) => panic!("packets do not travel by posts"),
+            Word::PacketHead(_) => panic!("{NO_PACKETS}"),
         };
         word.index() + first as i64
     }
@@ -165,7 +165,7 @@ impl<'t> Reach<'t> for PostedReach<'t> {
             Bytes::Input(input) => input,
         };
         let there = |offset: Value<'t, i64>| if self.first == 0 { offset } else { offset + self.first };
-        // The first byte of each; its number of bytes may be known only when the kernel runs.
+        // A source names only its first byte, because its length may be known only when the kernel runs.
         let spans: Vec<_> =
             spans().into_iter().map(|span| (source.part(span.offset, 1), there(span.offset), span.bytes)).collect();
         r.deliver(self.queue, self.peer, &spans, self.line(word), x);
@@ -189,18 +189,6 @@ impl<'t> Reach<'t> for PostedReach<'t> {
             _ => self.takes,
         };
         r.wait(slots.slot(0, word.index()), x);
-    }
-
-    fn packet_put(&self, _: Value<'t, i64>, _: Value<'t, u64>, _: Value<'t, u32>) {
-        panic!("packets do not travel by posts");
-    }
-
-    fn packet_get(&self, _: Value<'t, i64>, _: Value<'t, u32>) -> Value<'t, u64> {
-        panic!("packets do not travel by posts");
-    }
-
-    fn packet_clear(&self, _: Value<'t, i64>) {
-        panic!("packets do not travel by posts");
     }
 
     fn starts(&self) -> View<'t, u64> {

@@ -13,9 +13,11 @@
 //! ```text
 //!   owner of an input, launch n              rank that combines a part of it, launch n
 //!   DONE[block] := n + 1        ──────────▶  wait DONE[block] ≥ n + 1 of all peers
-//!                                            one each: read what all have, combine, keep it      (and put it into their windows)
+//!                                            one each: read what all have, combine, keep it (put it in their windows)
 //!   wait READY[block] ≥ n + 1   ◀──────────  READY[block] := n + 1
 //! ```
+//! In one shot, every rank reads the whole inputs, and writes only its own output.
+//!
 //! DONE says that the window has been written and that its owner has reached launch n. READY says that the window may
 //! be written again (and that the result is there). They are the words of [`send_direct`](super::send_direct), counted
 //! in the same way, so launches of both kinds may follow each other.
@@ -26,7 +28,7 @@ use super::packet::{Expected, PacketPlan, hold_packets, swap_packets};
 use super::packing::Packing;
 use super::peer::{Peer, Word};
 use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
-use super::tiling::{Leg, Spot, Tiling};
+use super::tiling::{Leg, Spot, Tile, Tiling};
 use crate::hook::{AnyValue, Payload, Region, RoleCtx, Value};
 use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
@@ -86,41 +88,54 @@ pub fn reduce_packets<'t>(
 ) {
     let (held, taken) = hold_packets(r, (peers, expected), plan, tiling);
     tiling.for_tiles(r, |step, tile| {
-        let first = tile.first(r);
-        let end = first + tile.cols();
-        // One range in one tile covers everything, with all numbers constant. If each tile lies in one range, its
-        // length is known.
-        let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
-        let between = |at: usize| at == tiling.len() || at.is_multiple_of(tiling.tile_len());
-        let apart = ranges.iter().all(|range| between(range.start) && between(range.end));
-        for (number, range) in ranges.iter().enumerate() {
-            let (start, stop) = (range.start as i64, range.end as i64);
-            let (from, count) = if whole {
-                (r.constant(start), r.constant(range.len() as i64))
-            } else if apart {
-                (first, tile.cols())
-            } else {
-                let from = first.max(start);
-                (from, (end.min(stop) - from).max(0))
-            };
-            let positions = || {
-                r.each(count, |k| {
-                    let pos = from + k;
-                    let index = if whole { pos } else { pos - first };
-                    let spot = Spot { index, pos, place: None, tile: tile.index };
-                    let got = held.iter().map(|held| held.get(index).only());
-                    combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
-                });
-            };
-            // Most tiles lie in one range, and lanes meet after an `each` even if it has nothing to do.
-            match (whole, apart) {
-                (true, _) => positions(),
-                (_, true) => r.if_(first.ge(start) & first.lt(stop), positions),
-                _ => r.if_(count.gt(0), positions),
-            }
-        }
+        for_ranges(r, tiling, &tile, ranges, &|number, spot| {
+            let got = held.iter().map(|held| held.get(spot.index).only());
+            combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+        });
     });
     taken.end(r, peers, plan);
+}
+
+/// Runs the body for every position of a tile, range by range, with the number of its range. The tiling has no shape.
+#[track_caller]
+fn for_ranges<'t>(
+    r: &RoleCtx<'t>,
+    tiling: Tiling,
+    tile: &Tile<'t>,
+    ranges: &[Range<usize>],
+    body: &dyn Fn(usize, Spot<'t>),
+) {
+    let first = tile.first(r);
+    let end = first + tile.cols();
+    // One range in one tile covers everything, with all numbers constant. If each tile lies in one range, its length is
+    // known.
+    let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
+    let between = |at: usize| at == tiling.len() || at.is_multiple_of(tiling.tile_len());
+    let apart = ranges.iter().all(|range| between(range.start) && between(range.end));
+    for (number, range) in ranges.iter().enumerate() {
+        let (start, stop) = (range.start as i64, range.end as i64);
+        let (from, count) = if whole {
+            (r.constant(start), r.constant(range.len() as i64))
+        } else if apart {
+            (first, tile.cols())
+        } else {
+            let from = first.max(start);
+            (from, (end.min(stop) - from).max(0))
+        };
+        let positions = || {
+            r.each(count, |k| {
+                let pos = from + k;
+                let index = if whole { pos } else { pos - first };
+                body(number, Spot { index, pos, place: None, tile: tile.index });
+            });
+        };
+        // Most tiles lie in one range, and lanes meet after an `each` even if it has nothing to do.
+        match (whole, apart) {
+            (true, _) => positions(),
+            (_, true) => r.if_(first.ge(start) & first.lt(stop), positions),
+            _ => r.if_(count.gt(0), positions),
+        }
+    }
 }
 
 /// The number of elements of this type in a packet, if [`swap_and_reduce`] supports them: there must be several, and
@@ -182,6 +197,57 @@ pub fn reduce_windows<'t>(
     tiling: Tiling,
     combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
+    while_readable(r, (peers, onward), max_blocks, tiling, &|| {
+        tiling.for_tiles(r, |step, tile| {
+            tile.each(r, |spot| {
+                let got = peers.iter().map(|peer| peer.read(spot.pos, ty));
+                let x = combine(&Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+                for peer in peers.iter().filter(|_| onward) {
+                    peer.give.put_any(byte_of(spot.pos, ty.size()), x);
+                }
+            });
+        });
+    });
+}
+
+/// Combines this block's part of the whole windows of all `peers`, for this rank alone: every rank does the same. As in
+/// [`reduce_packets`], positions are taken range by range, and `combine` is told the current range. No other bytes than
+/// the result are written, so a launch has one handshake, and nothing is published at its end. The tiling has one tile
+/// per block. Only for load/store links.
+pub fn reduce_whole_windows<'t>(
+    r: &RoleCtx<'t>,
+    peers: &[WindowPeer<'t>],
+    (max_blocks, ty): (usize, Type),
+    tiling: Tiling,
+    ranges: &[Range<usize>],
+    combine: &dyn Fn(usize, &Leg<'t>, &[AnyValue<'t>]),
+) {
+    while_readable(r, (peers, false), max_blocks, tiling, &|| {
+        tiling.for_tiles(r, |step, tile| {
+            for_ranges(r, tiling, &tile, ranges, &|number, spot| {
+                let got = peers.iter().map(|peer| peer.read(spot.pos, ty));
+                combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+            });
+        });
+    });
+}
+
+impl<'t> WindowPeer<'t> {
+    /// The peer's value for a position.
+    fn read(&self, pos: Value<'t, i64>, ty: Type) -> AnyValue<'t> {
+        self.input.get_any(0, byte_of(pos, ty.size()), ty)
+    }
+}
+
+/// Runs the body while the windows of all `peers` may be read, and this rank's own is read by them. With `onward` the
+/// body also writes windows of the peers.
+fn while_readable<'t>(
+    r: &RoleCtx<'t>,
+    (peers, onward): (&[WindowPeer<'t>], bool),
+    max_blocks: usize,
+    tiling: Tiling,
+    body: &dyn Fn(),
+) {
     let (block, shape) = (block_of(r, tiling.blocks()), Shape { max_blocks, keeps: Keeps::One });
     let counters = |peer: &Peer<'t>, side| {
         let counters = Counters::of(r, peer, block, side, shape);
@@ -191,15 +257,7 @@ pub fn reduce_windows<'t>(
     let takes: Vec<_> = peers.iter().map(|peer| counters(&peer.take, Side::Receive)).collect();
     peers.iter().zip(&gives).for_each(|(peer, &(_, next))| peer.give.signal(r, Word::Done(block), next));
     peers.iter().zip(&takes).for_each(|(peer, &(_, next))| peer.take.wait(r, Word::Done(block), next));
-    tiling.for_tiles(r, |step, tile| {
-        tile.each(r, |spot| {
-            let got = peers.iter().map(|peer| peer.input.get_any(0, byte_of(spot.pos, ty.size()), ty));
-            let x = combine(&Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
-            for peer in peers.iter().filter(|_| onward) {
-                peer.give.put_any(byte_of(spot.pos, ty.size()), x);
-            }
-        });
-    });
+    body();
     for (peer, &(_, next)) in peers.iter().zip(&takes) {
         // If nothing was put, it is enough that everything has been read.
         match onward {

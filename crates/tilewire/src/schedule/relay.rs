@@ -1,13 +1,13 @@
-//! Relays: tiles that come from far ranks are kept, and go on to the near ranks in the same pass.
+//! Relays: a rank keeps the tiles that arrive from far ranks, and passes them on to its near ranks in the same pass.
 //!
 //! ```text
 //!   far rank a ──▶ ┐             ┌──▶ near rank        step:   0    1    2    3    4   …
 //!   far rank b ──▶ ┤    relay    ├──▶ near rank        tile:   a0   b0   a1   b1   a2  …
 //!                  └  keeps each ┴──▶ near rank
 //! ```
-//! What arrives is read once, and written to the output and to every near rank. Its slot is given back when all of it
-//! has been read. The tiles of several origins take turns on the way to the near ranks, so that one pipeline serves
-//! them all. All legs have the same tiles.
+//! Each tile is read once, and written to the output and to every near rank. Its slot is credited when the whole tile
+//! has been read. The tiles of several origins take turns on the way to the near ranks, so that one pipeline serves all
+//! origins. All legs have the same tiles.
 
 use super::packing::Packing;
 use super::peer::Peer;
@@ -17,20 +17,20 @@ use crate::hook::{Payload, Regs, RoleCtx, Value};
 
 /// The ranks around a relay, and the slots between them.
 pub struct Relay<'o, 't> {
-    /// The ranks whose chunks come in. Each has slots of its own.
+    /// The far ranks whose chunks arrive. Each has its own slots.
     pub from: &'o [Peer<'t>],
-    /// The slots of each of them.
+    /// The slots of each far rank.
     pub incoming: StagedPlan,
-    /// The ranks that the chunks go on to.
+    /// The near ranks that the chunks are passed on to.
     pub to: &'o [Peer<'t>],
-    /// The slots at each of them, which hold the tiles of `incoming`.
+    /// The slots of each near rank. They must hold the tiles of `incoming`.
     pub outgoing: StagedPlan,
     /// The tiles of a chunk.
     pub tiling: Tiling,
 }
 
-/// Passes on the chunks of far ranks. `keep` gets the value for a position; its first argument is the number of the
-/// rank that it comes from, among [`Relay::from`]. The near ranks call [`recv_relayed`].
+/// Passes on the chunks of far ranks. `keep` is called with the value for each position. Its first argument is the
+/// index of the far rank in [`Relay::from`]. The near ranks call [`recv_relayed`].
 #[track_caller]
 pub fn relay_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,
@@ -52,8 +52,8 @@ pub(crate) fn relay_tiles_any<'t>(
     let Relay { from, incoming, to, outgoing, tiling } = *relay;
     let receives: Vec<_> = from.iter().map(|peer| StagedRecv::begin(r, peer, incoming)).collect();
     let sends: Vec<_> = to.iter().map(|peer| StagedSend::begin(r, peer, outgoing)).collect();
-    // Copies take turns by the steps of the launch: the pipelines began at different steps, and a slot is still used by
-    // one copy only, since depths are multiples of the copies.
+    // Copies take turns by the steps of the launch, because the pipelines began at different steps. A slot is still
+    // used by one copy only, since depths are multiples of the copies.
     let turns = (r.declared_copies() > 1).then(|| (r.copy(), r.copies()));
     let step = |turn: &Turn<'t>| {
         let Turn { number, shard, step, tile } = turn;
@@ -78,8 +78,8 @@ pub(crate) fn relay_tiles_any<'t>(
     sends.into_iter().for_each(|send| send.end(steps));
 }
 
-/// Receives the chunks of `shards` far ranks from the near rank that passes them on. `keep` gets the value for a
-/// position; its first argument is the number of the far rank.
+/// Receives the chunks of `shards` far ranks from the near rank that passes them on. `keep` is called with the value
+/// for each position. Its first argument is the number of the far rank.
 #[track_caller]
 pub fn recv_relayed<'t, R: Regs>(
     r: &RoleCtx<'t>,
@@ -120,17 +120,17 @@ pub(crate) fn recv_relayed_any<'t>(
 
 /// A tile of one of several chunks that share a pipeline.
 struct Turn<'t> {
-    /// The number of the tile among those of this block, which is the step of its own chunk.
+    /// The number of the tile in its chunk, among the tiles of this block.
     number: Value<'t, i64>,
-    /// The number of its chunk.
+    /// The number of the chunk.
     shard: usize,
     /// The step of the pipeline.
     step: Value<'t, i64>,
     tile: Tile<'t>,
 }
 
-/// Runs the body for every tile of this block of each of `shards` chunks. `turns` has the first step of this copy of a
-/// role, and the distance to its next one. Returns the number of tiles of one chunk.
+/// Runs the body for every tile that this block has of `shards` chunks. `turns` is the first step of this copy of a
+/// role, and the distance to its next step. Returns the number of tiles of one chunk.
 #[track_caller]
 fn for_turns<'t>(
     r: &RoleCtx<'t>,

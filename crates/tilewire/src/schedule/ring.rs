@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   gather     step 0     my own tile goes to the next rank, and is kept
-//!              step k     what arrives is kept, and goes on to the next rank in the same pass: read once, written twice
+//!              step k     what arrives is kept and goes on to the next rank in the same pass: read once, written twice
 //!
 //!   reduce     step 0     my contribution to the shard of the rank before me goes to the next rank
 //!              step k     what arrives is combined with my contribution, and goes on

@@ -64,7 +64,7 @@ impl StagedPlan {
         let (protocol, copies) = (Protocol::Staged { slot_bytes, depth }, shape.copies);
         check_slots(shape, protocol, slot_bytes, depth)?;
         if !depth.is_multiple_of(copies as usize) {
-            let why = "its slots are shared out to copies of a role: use a depth that is a multiple of the copies";
+            let why = "its slots are divided among the copies of a role: use a depth that is a multiple of the copies";
             return Err(TransferError::Unable { protocol, why });
         }
         let max_blocks = shape.max_blocks;
@@ -249,17 +249,6 @@ impl<'r, 't> StagedSend<'r, 't> {
         self.filled_in_parts(&at, spans);
     }
 
-    /// Step `step` of this launch.
-    pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
-        self.plan.at(self.block, self.start, step)
-    }
-
-    /// The first step of this copy of the role in this launch, and the distance to its next step.
-    pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
-        let r = self.r;
-        self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
-    }
-
     /// Waits until the slot of a step is free. With groups, the first step of a group waits for the slot of the last
     /// step, and the others do not wait.
     #[track_caller]
@@ -297,12 +286,6 @@ impl<'r, 't> StagedSend<'r, 't> {
     pub(super) fn filled_in_parts(&self, at: &SlotAt<'t>, spans: SlotSpans<'_, 't>) {
         self.peer.deliver(self.r, &|| spans(at.offset), Word::Tail(at.number), at.next);
     }
-
-    /// Ends the launch, which had `steps` steps.
-    #[track_caller]
-    pub fn end(self, steps: Value<'t, i64>) {
-        self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
-    }
 }
 
 /// The receiving end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
@@ -332,17 +315,6 @@ impl<'r, 't> StagedRecv<'r, 't> {
         self.emptied(&at);
     }
 
-    /// Step `step` of this launch.
-    pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
-        self.plan.at(self.block, self.start, step)
-    }
-
-    /// The first step of this copy of the role in this launch, and the distance to its next step.
-    pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
-        let r = self.r;
-        self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
-    }
-
     /// Waits until a slot is filled.
     #[track_caller]
     pub(super) fn wait_filled(&self, at: &SlotAt<'t>) {
@@ -362,45 +334,37 @@ impl<'r, 't> StagedRecv<'r, 't> {
     pub fn emptied(&self, at: &SlotAt<'t>) {
         self.peer.credit(self.r, Word::Head(at.number), at.next);
     }
-
-    /// Ends the launch, which had `steps` steps.
-    #[track_caller]
-    pub fn end(self, steps: Value<'t, i64>) {
-        self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
-    }
 }
+
+/// What both ends have.
+macro_rules! both_ends {
+    ($($name:ident)*) => {$(
+        impl<'t> $name<'_, 't> {
+            /// Step `step` of this launch.
+            pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
+                self.plan.at(self.block, self.start, step)
+            }
+
+            /// The first step of this copy of the role in this launch, and the distance to its next step.
+            pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
+                let r = self.r;
+                self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
+            }
+
+            /// Ends the launch, which had `steps` steps.
+            #[track_caller]
+            pub fn end(self, steps: Value<'t, i64>) {
+                self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
+            }
+        }
+    )*};
+}
+
+both_ends!(StagedSend StagedRecv);
 
 /// Sends this block's tiles, one per step. `produce` returns the value to send for a position.
 ///
-/// ```
-/// use tilewire::collective::Launch;
-/// use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-/// use tilewire::link::{ShmOptions, ShmTransport, Transport};
-/// use tilewire::transport::{Protocol, World};
-/// use tilewire::{Tensor, kernel};
-///
-/// World::threads(2).run(|world| {
-///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-///     let peer = world.rank().after(1, 2);
-///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
-///     let y = Tensor::<f32>::zeros(1000);
-///     let packing = Packing::new(<f32 as tilewire::hook::Regs>::TYPES, 256);
-///     let plan = StagedPlan::new(&link.link(peer), 1024, 2, 1)?;
-///     let protocol = Protocol::Staged { slot_bytes: 1024, depth: 2 };
-///     let tiling = Tiling::flat(1000, 256, 1);
-///     let traced = kernel("swap", |k| {
-///         let (x, y) = (k.input(&x), k.output(&y));
-///         let tx = link.sender(k, peer, protocol, None);
-///         let rx = link.receiver(k, peer, protocol);
-///         k.role("send", 4).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
-///         k.role("receive", 4).run(|r| recv_tiles::<f32>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v)));
-///     })?;
-///     Launch::new(&link, &traced)?.run()?;
-///     assert_eq!(y.get(7), (7 + peer.number()) as f32);
-///     Ok(link.close()?)
-/// })?;
-/// # Ok::<(), tilewire::transport::WorldError>(())
-/// ```
+/// [`link::Staged`](crate::link::Staged) makes plan, tiling and packing of one set of numbers, and has an example.
 #[track_caller]
 pub fn send_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,

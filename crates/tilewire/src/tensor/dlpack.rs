@@ -1,7 +1,7 @@
-//! DLPack: tensors to and from other libraries of this process, in place.
+//! DLPack: exchanges tensors with other libraries of this process, in place.
 //!
-//! The structures are those of DLPack 1.x (`dlpack.h`), with the unversioned form that older libraries still exchange.
-//! A *capsule* is a pointer to one of them. Its consumer calls the deleter once.
+//! The structures are those of DLPack 1.x (`dlpack.h`) and the unversioned form that older libraries still exchange. A
+//! *capsule* is a pointer to a `DLManagedTensorVersioned` or a `DLManagedTensor`. Its consumer calls the deleter once.
 
 use super::foreign::Foreign;
 use super::grid::{Grid, ShapeError};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DLDevice {
-    /// 1: the host; 2: CUDA; 3: pinned host memory of CUDA. Others are refused.
+    /// The kind: 1 is the host, 2 is CUDA, 3 is pinned host memory of CUDA. Other kinds are refused.
     pub device_type: i32,
     /// The number of the device.
     pub device_id: i32,
@@ -29,9 +29,9 @@ pub struct DLDevice {
 pub struct DLDataType {
     /// The kind of number.
     pub code: u8,
-    /// Its size in bits.
+    /// The size of the number in bits.
     pub bits: u8,
-    /// Numbers in an element; 1.
+    /// The numbers in an element. Only 1 is accepted.
     pub lanes: u16,
 }
 
@@ -41,21 +41,21 @@ pub struct DLDataType {
 pub struct DLTensor {
     /// The memory.
     pub data: *mut c_void,
-    /// Where it is.
+    /// The device of the memory.
     pub device: DLDevice,
-    /// Number of axes.
+    /// The number of axes.
     pub ndim: i32,
-    /// Element type.
+    /// The element type.
     pub dtype: DLDataType,
     /// The extents.
     pub shape: *mut i64,
-    /// Distances in elements; null if there are no gaps.
+    /// The distances between neighbours on each axis, in elements; null if there are no gaps.
     pub strides: *mut i64,
-    /// The first element's distance from `data`.
+    /// The distance of the first element from `data`, in bytes.
     pub byte_offset: u64,
 }
 
-/// The unversioned form.
+/// A managed tensor in the unversioned form.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
@@ -73,21 +73,21 @@ pub struct DLManagedTensor {
 pub struct DLPackVersion {
     /// Consumers refuse another major version.
     pub major: u32,
-    /// Later minor versions add only what may be ignored.
+    /// Later minor versions add only things that a consumer may ignore.
     pub minor: u32,
 }
 
-/// The versioned form.
+/// A managed tensor in the versioned form.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensorVersioned {
-    /// The version that the producer wrote.
+    /// The version of the format that the producer used.
     pub version: DLPackVersion,
     /// The producer's.
     pub manager_ctx: *mut c_void,
     /// Frees the structure and what it keeps.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
-    /// Bit 0: the memory may only be read.
+    /// Bit 0 is set if the memory may only be read.
     pub flags: u64,
     /// The tensor.
     pub dl_tensor: DLTensor,
@@ -100,11 +100,11 @@ const HOST: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 
-/// Why a capsule cannot be a tensor here, or a tensor cannot be a capsule.
+/// The reason why a capsule cannot become a tensor, or a tensor cannot become a capsule.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DlpackError {
-    /// Elements of another type.
+    /// The elements have another type.
     #[non_exhaustive]
     Type {
         /// The capsule's type: code, bits and lanes.
@@ -112,51 +112,53 @@ pub enum DlpackError {
         /// The type that was asked for.
         must: Type,
     },
-    /// Memory of a device that tilewire does not use.
+    /// The memory is on a kind of device that tilewire does not use.
     #[non_exhaustive]
     Device {
         /// The kind of device, as DLPack numbers it.
         device_type: i32,
-        /// Its number.
+        /// The number of the device.
         device_id: i32,
     },
-    /// Device memory, and nothing that copies for host access.
+    /// The memory is on a device, and the caller passed no copies for host access.
     #[non_exhaustive]
     NoCopies {
-        /// The device.
+        /// The number of the device.
         device: i32,
     },
-    /// A version of the format that this crate does not know.
+    /// The capsule has a version of the format that this crate does not know.
     #[non_exhaustive]
     Version {
-        /// Its major number.
+        /// The major number of the version.
         major: u32,
     },
-    /// Memory that may only be read.
+    /// The memory may only be read.
     ReadOnly,
-    /// An extent that is no number of elements, or a null pointer where there must be none.
+    /// An extent is negative, or a pointer is null that must not be.
     Malformed,
-    /// A shape that is no rows and columns.
+    /// The shape cannot become rows and columns.
     Shape(ShapeError),
-    /// Memory that is lent for the time of a closure.
+    /// The tensor is lent for the time of a closure, so it cannot become a capsule.
     Lent,
 }
 
 errors! {
     enum DlpackError {
         Type { is: (code, bits, lanes), must } =>
-            "a DLPack tensor of type code {code}, {bits} bits, {lanes} lanes is not one of {must}: convert it first, or \
-             ask for its type",
+            "the DLPack tensor has type code {code}, {bits} bits, {lanes} lanes, not {must}: convert it first, or ask for \
+             its own type",
         Device { device_type, device_id } =>
-            "a DLPack tensor on device type {device_type}, number {device_id}: only the host (1), CUDA (2) and CUDA's \
-             pinned host memory (3) can be used; copy it there",
+            "the DLPack tensor is on device type {device_type}, number {device_id}: only the host (1), CUDA (2) and \
+             CUDA's pinned host memory (3) can be used; copy it there",
         NoCopies { device } =>
-            "a DLPack tensor on CUDA device {device}: give Device::open({device})?.copies(), which host access needs",
-        Version { major } => "a DLPack tensor of version {major}: this library knows version 1",
-        ReadOnly => "a DLPack tensor that may only be read: a tensor may be written; copy it first",
-        Malformed => "a DLPack tensor with a negative extent or without shape or data: its producer is wrong",
+            "the DLPack tensor is on CUDA device {device}: pass Some(Device::open({device})?.copies()), which host access \
+             needs",
+        Version { major } => "the DLPack tensor has version {major}: only version 1 is supported",
+        ReadOnly => "the DLPack tensor is read-only, and a tilewire tensor must be writable: copy it first",
+        Malformed => "the DLPack tensor has a negative extent, or no shape or data: report it to the library that made \
+             it",
         Shape(error) => "{error}",
-        Lent => "a tensor that was lent by Tensor::lend cannot be given away: copy it first",
+        Lent => "a tensor that Tensor::lend has lent cannot become a DLPack tensor: copy it first",
     }
     source { Shape(error) => Some(error) }
     from { ShapeError => Shape }
@@ -187,13 +189,13 @@ fn row_major(shape: &[usize]) -> Result<Vec<isize>, DlpackError> {
     Ok(strides)
 }
 
-/// Either form, owned by this side: its deleter runs when it is dropped.
+/// A capsule of either form that this side owns. Dropping it runs the deleter.
 enum Capsule {
     Plain(NonNull<DLManagedTensor>),
     Versioned(NonNull<DLManagedTensorVersioned>),
 }
 
-// SAFETY: DLPack asks consumers to call the deleter from any thread; nothing else is done with the pointer.
+// SAFETY: DLPack allows consumers to call the deleter from any thread, and nothing else is done with the pointer.
 unsafe impl Send for Capsule {}
 // SAFETY: a shared reference to it gives nothing.
 unsafe impl Sync for Capsule {}
@@ -211,12 +213,12 @@ impl Drop for Capsule {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Takes a versioned capsule, in place: its deleter runs after the last use of the memory, or now if it is refused.
+    /// Takes a versioned capsule, in place. Its deleter runs after the last use of the memory, or immediately if the
+    /// capsule is refused. Device memory needs `copies`, from `cuda::Device::copies`.
     /// Memory that may only be read is refused. CUDA's pinned memory of the host is taken as [`Foreign::Pinned`].
-    /// `copies` is needed for device memory: `cuda::Device::copies` returns it.
     ///
     /// # Safety
-    /// `capsule` must be a valid DLPack tensor that nobody else consumes. What [`Tensor::foreign`] requires of memory
+    /// `capsule` must be a valid DLPack tensor that no other code consumes. The requirements of [`Tensor::foreign`]
     /// must hold until the deleter is called.
     pub unsafe fn from_dlpack(
         capsule: NonNull<DLManagedTensorVersioned>,
@@ -292,12 +294,12 @@ impl<T: Element> Tensor<T> {
         Ok(unsafe { Tensor::foreign(at, &shape, &strides, Arc::new(owned)) }?)
     }
 
-    /// A capsule of this tensor, for a consumer in this process. It keeps the memory alive until its consumer calls the
-    /// deleter. Dropping the box instead leaks it.
+    /// Makes a capsule of this tensor, for a consumer in this process. The capsule keeps the memory alive until the
+    /// consumer calls the deleter. Dropping the box instead leaks the memory.
     ///
     /// # Safety
-    /// The consumer must keep the rules of [`Tensor::foreign`] for these elements: it uses them on this thread only, or
-    /// not while a kernel of this library runs and not while host code reads or writes them.
+    /// The consumer must follow the rules of [`Tensor::foreign`] for these elements. It must use them on this thread
+    /// only, or at times when neither a kernel of this library nor host code uses them.
     pub unsafe fn to_dlpack(&self) -> Result<Box<DLManagedTensorVersioned>, DlpackError> {
         let (dl_tensor, manager_ctx) = Exported::of(self)?;
         let deleter: unsafe extern "C" fn(_) = free_versioned;
@@ -320,7 +322,7 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// What a capsule of this crate keeps.
+/// The data that a capsule of this crate keeps alive.
 struct Exported {
     _memory: Memory,
     shape: [i64; 2],
@@ -328,7 +330,7 @@ struct Exported {
 }
 
 impl Exported {
-    /// The structure, of one axis for one row, and what it keeps, into which it points.
+    /// The structure, and the data that it points to and keeps. A tensor of one row becomes one axis.
     fn of<T: Element>(tensor: &Tensor<T>) -> Result<(DLTensor, *mut c_void), DlpackError> {
         let (memory, Grid { rows, cols, stride }) = (tensor.memory().clone(), tensor.grid());
         if memory.is_lent() {
@@ -427,18 +429,18 @@ mod tests {
                 let error = Tensor::<f32>::from_dlpack(given(capsule), None).unwrap_err();
                 error.to_string()
             };
-            assert!(refused(&|it| it.dl_tensor.dtype.code = 0).contains("not one of f32"));
+            assert!(refused(&|it| it.dl_tensor.dtype.code = 0).contains("not f32"));
             assert!(refused(&|it| it.dl_tensor.device.device_type = 10).contains("device type 10"));
             assert!(refused(&|it| it.dl_tensor.device.device_type = CUDA).contains("copies()"));
             let no_device = DLDevice { device_type: CUDA_HOST, device_id: -1 };
             assert!(refused(&|it| it.dl_tensor.device = no_device).contains("number -1"));
             assert!(refused(&|it| it.version.major = 2).contains("version 2"));
-            assert!(refused(&|it| it.flags = READ_ONLY).contains("only be read"));
-            assert!(refused(&|it| it.dl_tensor.data = std::ptr::null_mut()).contains("without shape or data"));
+            assert!(refused(&|it| it.flags = READ_ONLY).contains("read-only"));
+            assert!(refused(&|it| it.dl_tensor.data = std::ptr::null_mut()).contains("no shape or data"));
             assert!(refused(&|it| *it.dl_tensor.shape = -3).contains("negative extent"));
             assert!(refused(&|it| *it.dl_tensor.strides = 2).contains("overlap"));
             assert!(refused(&|it| *it.dl_tensor.strides.add(1) = 2).contains("contiguous()"));
-            assert!(refused(&|it| it.dl_tensor.byte_offset = 2).contains("no multiple of 4"));
+            assert!(refused(&|it| it.dl_tensor.byte_offset = 2).contains("must be a multiple of 4"));
             // Products that wrap to 0, with and without strides.
             let huge = |it: &mut DLManagedTensorVersioned| (0..2).for_each(|k| *it.dl_tensor.shape.add(k) = 1 << 40);
             let no_strides = |it: &mut DLManagedTensorVersioned| it.dl_tensor.strides = std::ptr::null_mut();

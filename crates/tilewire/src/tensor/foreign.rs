@@ -1,10 +1,10 @@
-//! Memory that is already there: other people's buffers as tensors, in place.
+//! Tensors over existing memory, in place.
 //!
 //! ```text
-//!                         who frees it                     who may use it meanwhile
-//!   Tensor::foreign       the keep-alive, when it is dropped    as the caller promises (unsafe)
-//!   From<Vec<T>>          the vector, when the last handle goes  nobody else
-//!   Tensor::lend          its owner                        nobody else, until the closure ends; then no handle works
+//!                     freed by                                  other users meanwhile
+//!   Tensor::foreign   the keep-alive, when it is dropped        as the caller promises (unsafe)
+//!   From<Vec<T>>      the vector, with the last handle          none
+//!   Tensor::lend      its owner                                 none until the closure ends; then no handle works
 //! ```
 
 use super::grid::{Grid, ShapeError};
@@ -18,7 +18,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where the first of some foreign elements lies.
+/// The address of the first foreign element.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Foreign<T> {
@@ -34,16 +34,16 @@ pub enum Foreign<T> {
     },
     /// In memory of a device, which the host does not reach.
     Device {
-        /// Its address there.
+        /// The address on the device.
         address: u64,
-        /// The device.
+        /// The number of the device.
         device: u32,
-        /// Makes copies for host access: `cuda::Device::copies` returns it.
+        /// The copies for host access, from `cuda::Device::copies`.
         copies: Arc<dyn DeviceBytes>,
     },
 }
 
-/// Foreign device memory: copies for it, and what keeps it alive.
+/// The copies for foreign device memory, together with the object that keeps the memory alive.
 struct KeptCopies {
     copies: Arc<dyn DeviceBytes>,
     _keep: Arc<dyn Any + Send + Sync>,
@@ -80,18 +80,18 @@ impl DeviceBytes for KeptCopies {
 }
 
 impl<T: Element> Tensor<T> {
-    /// Foreign memory of the host or of a device, in place. `shape` and `strides` are as for [`axes`](Tensor::axes).
-    /// `keep` is dropped with the last handle, after the last launch that uses the memory: tensors, prepared kernels
-    /// and captured graphs have handles.
+    /// Makes a tensor over foreign memory of the host or of a device, in place. `shape` and `strides` are as for
+    /// [`axes`](Tensor::axes). `keep` is dropped with the last handle, after the last launch that uses the memory.
+    /// Tensors, prepared kernels and captured graphs hold handles.
     ///
     /// ```
     /// use std::ptr::NonNull;
     /// use std::sync::Arc;
     /// use tilewire::{Tensor, tensor::Foreign};
-    /// // Somebody's matrix of 3 rows of 5, of which we use the middle three columns.
+    /// // A matrix of another library with 3 rows of 5 elements. We use its middle three columns.
     /// let theirs: Arc<[std::sync::atomic::AtomicU32; 15]> = Arc::new(std::array::from_fn(|i| (i as u32).into()));
     /// let start = NonNull::from(&*theirs).cast::<u32>();
-    /// // SAFETY: `theirs` keeps the elements alive, and nobody else uses them here.
+    /// // SAFETY: `theirs` keeps the elements alive, and no other code uses them here.
     /// let x = unsafe { Tensor::foreign(Foreign::Host(start.add(1)), &[3, 3], &[5, 1], theirs.clone())? };
     /// assert_eq!(x.to_vec(), [1, 2, 3, 6, 7, 8, 11, 12, 13]);
     /// # Ok::<(), tilewire::tensor::ShapeError>(())
@@ -100,13 +100,13 @@ impl<T: Element> Tensor<T> {
     /// # Safety
     /// The elements that the shape names must be valid until `keep` is dropped: initialised, readable and, unless they
     /// are only ever used as inputs, writable. Elements in gaps between them are never touched. While a handle exists:
-    /// - on the host, no other thread may touch them, and nobody may hold a reference to one;
-    /// - in pinned memory, kernels of all `devices` can use the host's address, others touch the elements by atomic
-    ///   accesses only, and nobody may hold a reference to one that is not atomic;
-    /// - on a device, kernels of `device` can use the addresses, `copies` copies from and to them, and everything that
-    ///   others do there is ordered with tilewire's launches by the caller.
+    /// - on the host, no other thread may touch the elements, and no reference to them may exist;
+    /// - in pinned memory, kernels of all `devices` must be able to use the host's address, others may touch the
+    ///   elements by atomic accesses only, and no reference to them may exist that is not atomic;
+    /// - on a device, kernels of `device` must be able to use the addresses, `copies` must copy from and to them, and
+    ///   the caller must order all other accesses with tilewire's launches.
     ///
-    /// While tilewire runs a kernel that has them, nobody else may touch them.
+    /// While tilewire runs a kernel that uses the elements, no other code may touch them.
     pub unsafe fn foreign(
         at: Foreign<T>,
         shape: &[usize],
@@ -123,7 +123,7 @@ impl<T: Element> Tensor<T> {
         if !address.is_multiple_of(size_of::<T>()) {
             return Err(ShapeError::Unaligned { address, align: size_of::<T>() });
         }
-        // SAFETY: the caller promises what they require, for the bytes of these rows.
+        // SAFETY: the caller promises what these functions require, for the bytes of these rows.
         let memory = unsafe {
             match at {
                 Foreign::Host(start) => Memory::foreign_rows(start.cast(), rows, keep),
@@ -141,9 +141,9 @@ impl<T: Element> Tensor<T> {
         Ok(Tensor { grid, ..Tensor::whole(memory, 0) })
     }
 
-    /// Lends a slice to a closure as a tensor, in place. When the closure ends, or panics, the tensor is void: every
-    /// access to it, to a clone of it or to a kernel that was prepared with it is an error. Peers never get its
-    /// address.
+    /// Lends a slice to a closure as a tensor, in place. When the closure ends or panics, the tensor becomes void:
+    /// every later access to the tensor, to a clone of it or by a kernel that was prepared with it is an error. Peers
+    /// never get its address.
     ///
     /// ```
     /// use tilewire::{Tensor, map};
@@ -167,10 +167,10 @@ impl<T: Element> Tensor<T> {
         unsafe { Tensor::lend_rows(start, grid, body) }
     }
 
-    /// As [`lend`](Tensor::lend), for elements that a grid names.
+    /// As [`lend`](Tensor::lend), for the elements of a grid.
     ///
     /// # Safety
-    /// They must be valid for reads and writes during the call, and nobody else may use them.
+    /// The elements must be valid for reads and writes during the call, and no other code may use them.
     pub(super) unsafe fn lend_rows<R>(start: NonNull<u8>, grid: Grid, body: impl FnOnce(&Tensor<T>) -> R) -> R {
         let rows = grid.bytes(size_of::<T>()).expect("elements that exist fit the address space");
         // SAFETY: the caller's promise; the guard voids the memory before the call ends.
@@ -183,7 +183,7 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// Voids lent memory when it goes.
+/// Voids lent memory when it is dropped.
 struct Lending(Memory);
 
 impl Drop for Lending {
@@ -192,7 +192,7 @@ impl Drop for Lending {
     }
 }
 
-/// A vector's elements without a reference to them; freed when it goes.
+/// The elements of a vector, without a reference to them. Dropping it frees them.
 struct Parts<T> {
     start: NonNull<T>,
     capacity: usize,
@@ -205,13 +205,13 @@ unsafe impl<T: Send> Sync for Parts<T> {}
 
 impl<T> Drop for Parts<T> {
     fn drop(&mut self) {
-        // SAFETY: the parts of a vector that was taken apart and is put together once. Elements are plain numbers, so a
-        // length of 0 leaks none.
+        // SAFETY: these are the parts of a vector that was taken apart, and they are put together only here. Elements
+        // are plain numbers, so a length of 0 leaks nothing.
         drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), 0, self.capacity) });
     }
 }
 
-/// The vector's elements, without a copy.
+/// Takes the vector's elements without a copy.
 ///
 /// ```
 /// use tilewire::Tensor;

@@ -1,4 +1,4 @@
-//! Rows and columns of a tensor, and how shapes of more axes become those.
+//! The rows and columns of a tensor, and the conversion of shapes with more axes to rows and columns.
 #![forbid(unsafe_code)]
 
 use super::memory::Memory;
@@ -6,13 +6,13 @@ use super::rows::Rows;
 use std::fmt;
 use std::ops::Range;
 
-/// Rows and columns of elements, whose rows begin `stride` elements apart. One dimension is one row.
+/// Rows and columns of elements. Rows begin `stride` elements apart. A tensor of one dimension is one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grid {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    /// Distance between rows: not less than the columns, or 0 if all rows are the same elements. With one row, or none
-    /// between rows, it is the columns.
+    /// The distance between rows in elements. It is not less than `cols`, or it is 0 if all rows are the same elements.
+    /// If there is at most one row, or no column, it is `cols`.
     pub(crate) stride: usize,
 }
 
@@ -36,63 +36,63 @@ impl fmt::Display for Axis {
     }
 }
 
-/// Why memory cannot have a shape.
+/// The reason why memory cannot have a shape.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShapeError {
     /// Rows begin closer together than they are long.
     #[non_exhaustive]
     Overlapping {
-        /// Rows asked for.
+        /// The rows asked for.
         rows: usize,
-        /// Columns asked for.
+        /// The columns asked for.
         cols: usize,
-        /// Distance between rows.
+        /// The distance between rows in elements.
         stride: usize,
     },
     /// The shape does not end inside the memory.
     #[non_exhaustive]
     TooShort {
-        /// Rows asked for.
+        /// The rows asked for.
         rows: usize,
-        /// Columns asked for.
+        /// The columns asked for.
         cols: usize,
-        /// Distance between rows.
+        /// The distance between rows in elements.
         stride: usize,
-        /// Elements needed from the first to the last.
+        /// The number of elements needed, gaps included.
         needed: usize,
-        /// Elements there are.
+        /// The number of elements in the memory.
         len: usize,
     },
-    /// A tensor with gaps between its rows cannot be cut or counted in another way.
+    /// A tensor with gaps between its rows cannot get another shape in place.
     #[non_exhaustive]
     Gaps {
-        /// Rows of the tensor.
+        /// The rows of the tensor.
         rows: usize,
-        /// Columns of the tensor.
+        /// The columns of the tensor.
         cols: usize,
-        /// Distance between its rows.
+        /// The distance between the rows in elements.
         stride: usize,
         /// The shape asked for.
         wanted: [usize; 2],
     },
-    /// A shape with another number of elements.
+    /// The shape has another number of elements than the tensor.
     #[non_exhaustive]
     Elements {
         /// The shape asked for.
         wanted: [usize; 2],
-        /// Elements there are.
+        /// The number of elements of the tensor.
         len: usize,
     },
-    /// Axes that are no rows and columns: the elements of a row are not neighbours, or three axes have distances of
-    /// their own.
+    /// The axes cannot become rows and columns: the elements of a row are not neighbours, a stride is negative, or more
+    /// than two axes remain after merging.
     #[non_exhaustive]
     Axes {
         /// The extents.
         shape: Vec<usize>,
-        /// Distances between neighbours on each axis, in elements.
+        /// The distances between neighbours on each axis, in elements.
         strides: Vec<isize>,
-        /// What is wrong with them.
+        /// The reason.
         why: &'static str,
     },
     /// More elements, or bytes, than addresses.
@@ -101,26 +101,26 @@ pub enum ShapeError {
         /// The extents.
         shape: Vec<usize>,
     },
-    /// A number of extents that differs from the number of strides.
+    /// The number of extents differs from the number of strides.
     #[non_exhaustive]
     Count {
-        /// Number of extents.
+        /// The number of extents.
         shape: usize,
-        /// Number of strides.
+        /// The number of strides.
         strides: usize,
     },
-    /// An address that elements of this type cannot have.
+    /// The address is not aligned for elements of this type.
     #[non_exhaustive]
     Unaligned {
         /// The address.
         address: usize,
-        /// The alignment it must have.
+        /// The required alignment in bytes.
         align: usize,
     },
-    /// An address of nothing.
+    /// The address is null.
     #[non_exhaustive]
     Null {
-        /// Elements that should lie there.
+        /// The number of elements that should lie there.
         len: usize,
     },
 }
@@ -134,7 +134,7 @@ errors! {
             "{rows} rows of {cols} elements that begin {stride} apart need {needed} elements, but there are {len}",
         Gaps { rows, cols, stride, wanted: [wanted_rows, wanted_cols] } =>
             "[{rows}, {cols}] elements with rows {stride} apart cannot become [{wanted_rows}, {wanted_cols}] in place: \
-             there are gaps between the rows; call contiguous() first, which copies",
+             there are gaps between the rows; call contiguous() first, which makes a copy",
         Elements { wanted: [rows, cols], len } =>
             "[{rows}, {cols}] is not a shape of {len} elements: the product must be {len}",
         Axes { shape, strides, why } =>
@@ -143,18 +143,20 @@ errors! {
         TooLarge { shape } =>
             "shape {shape:?} has more elements than fit the address space: give the extents of memory that exists",
         Count { shape, strides } => "{shape} extents with {strides} strides: there must be one stride for each extent",
-        Unaligned { address, align } => "address {address:#x} is no multiple of {align}, as its elements need",
-        Null { len } => "{len} elements at address 0: give the address of the first one",
+        Unaligned { address, align } =>
+            "address {address:#x} is not aligned for its elements: it must be a multiple of {align}; copy the elements \
+             to an aligned buffer",
+        Null { len } => "{len} elements at address 0: pass the address of the first element",
     }
 }
 
 impl Grid {
-    /// One dimension.
+    /// A grid of one dimension.
     pub(crate) const fn flat(len: usize) -> Grid {
         Grid { rows: 1, cols: len, stride: len }
     }
 
-    /// Rows at equal distances.
+    /// A grid of rows at equal distances.
     pub(crate) fn new(rows: usize, cols: usize, stride: usize) -> Result<Grid, ShapeError> {
         if rows <= 1 || cols == 0 {
             return Ok(Grid { rows, cols, stride: cols });
@@ -169,7 +171,7 @@ impl Grid {
         Ok(Grid { rows, cols, stride })
     }
 
-    /// Rows and columns for axes of any number, outermost first: axes that follow each other without a gap become one.
+    /// The rows and columns for any number of axes, outermost first. Neighbouring axes without a gap are merged.
     pub(crate) fn of_axes(shape: &[usize], strides: &[isize]) -> Result<Grid, ShapeError> {
         if shape.len() != strides.len() {
             return Err(ShapeError::Count { shape: shape.len(), strides: strides.len() });
@@ -187,7 +189,7 @@ impl Grid {
         for (&extent, &stride) in shape.iter().zip(strides).rev().filter(|&(&extent, _)| extent != 1) {
             let Ok(stride) = usize::try_from(stride) else { return refused("a stride is negative") };
             match axes.last_mut() {
-                // The outer axis continues the inner one. Axes that both repeat are one, too.
+                // The outer axis continues the inner one without a gap, or both repeat the same elements.
                 Some((inner, by)) if inner.checked_mul(*by) == Some(stride) => *inner *= extent,
                 _ => axes.push((extent, stride)),
             }
@@ -195,7 +197,7 @@ impl Grid {
         match axes[..] {
             [] => Ok(Grid::flat(1)),
             [(cols, 1)] => Ok(Grid::flat(cols)),
-            // One column.
+            // The elements form one column.
             [(rows, stride)] => Grid::new(rows, 1, stride),
             [(cols, 1), (rows, stride)] => Grid::new(rows, cols, stride),
             [(_, by), _] if by != 1 => refused("neighbours on the last axis are not neighbours in memory"),
@@ -207,12 +209,12 @@ impl Grid {
         self.rows * self.cols
     }
 
-    /// Elements from the first to the last, gaps included.
+    /// The number of elements from the first to the last, gaps included.
     pub(crate) fn span(&self) -> usize {
         if self.len() == 0 { 0 } else { span_of(self.rows, self.cols, self.stride).expect("checked when it was made") }
     }
 
-    /// True if positions are places: there are neither gaps nor repetitions.
+    /// True if the position of every element is its place in memory: there are neither gaps nor repetitions.
     pub(crate) fn is_contiguous(&self) -> bool {
         self.rows <= 1 || self.stride == self.cols
     }
@@ -237,7 +239,8 @@ impl Grid {
         }
     }
 
-    /// Elements `range`, with the place of the first. `None` if they are neither whole rows nor part of one.
+    /// The grid of the elements in `range`, and the place of the first. `None` if they are neither whole rows nor part
+    /// of one row.
     pub(crate) fn slice(&self, range: &Range<usize>) -> Option<(usize, Grid)> {
         let len = range.len();
         if self.is_contiguous() || len == 0 {
@@ -254,7 +257,7 @@ impl Grid {
     /// As [`slice`](Grid::slice).
     ///
     /// # Panics
-    /// If the range does not lie inside, or crosses a gap.
+    /// If the range does not lie inside the grid, or crosses a gap.
     pub(crate) fn sliced(&self, range: &Range<usize>) -> (usize, Grid) {
         let Grid { rows, cols, stride } = *self;
         assert!(
@@ -270,15 +273,15 @@ impl Grid {
         })
     }
 
-    /// The part of a memory that these elements of `size` bytes are, with the first of them in this place.
+    /// The part of a memory that these elements of `size` bytes cover. The first element is at place `first`.
     ///
     /// # Panics
-    /// If they do not lie inside.
+    /// If the elements do not lie inside the memory.
     pub(crate) fn memory(&self, of: &Memory, first: usize, size: usize) -> Memory {
         of.rows_at(first * size, self.bytes(size).expect("it lies in a larger tensor"))
     }
 
-    /// Some neighbouring rows or columns, with the place of the first.
+    /// The grid of some neighbouring rows or columns, and the place of its first element.
     ///
     /// # Panics
     /// If there are no such rows or columns.

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  machine          MemAvailable of /proc/meminfo
-//!  group, version 2 memory.max            - memory.current        + what memory.stat says can be reclaimed     this group, and its parents
-//!  group, version 1 memory.limit_in_bytes - memory.usage_in_bytes + the same                                   likewise
+//!  group, version 2 memory.max            - memory.current        + what memory.stat says can be reclaimed
+//!  group, version 1 memory.limit_in_bytes - memory.usage_in_bytes + the same
 //! ```
-//! Beyond either limit, Linux kills processes instead of refusing memory. So a large request is first compared with
-//! both.
+//! The groups are this process's own and its parents. Beyond any of these limits, Linux kills processes instead of
+//! refusing memory. So a large request is first compared with all of them.
 //!
 //! The pages of a memfd count towards the group of the process that allocates them; the size of `/dev/shm` does not
 //! bound them. Cached files count as used, but are evicted before anything is killed. Swap is not counted: swapped-out

@@ -1,38 +1,39 @@
-//! The memory of a descriptor ring: many producers (blocks and roles of kernels), one consumer (the network proxy). Its
-//! layout and rules are those of [`ir::ring`](crate::ir::ring).
+//! The memory of a descriptor ring, which has many producers (blocks and roles of kernels) and one consumer (the
+//! network proxy). [`ir::ring`](crate::ir::ring) defines its layout and rules.
 //!
-//! The producers of a ring are kernels of the CPU engine, or kernels of one GPU: a GPU's atomics on the tickets are not
-//! atomic for anyone else. [`push`] is the CPU's; `ptx/post.rs` is the GPU's.
+//! The producers of a ring are kernels of the CPU engine, or kernels of one GPU. They cannot be mixed, because a GPU's
+//! atomics on the tickets are not atomic for others. [`push`] is the CPU's code, and `ptx/post.rs` the GPU's.
 
 use super::Purpose;
 use super::memory::Memory;
 use crate::ir::ring::{ENTRIES, ENTRY, Posted, TAKEN, TICKETS, TICKETS_BYTES, WORDS, entries_bytes};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The consumer's end of a ring, and its owner. It may be another thread than the one that launches kernels.
+/// The consumer's end of a ring, which owns the ring. The consumer may be another thread than the one that launches
+/// kernels.
 #[derive(Debug)]
 pub struct Ring {
     entries: Memory,
     tickets: Memory,
-    /// Not read back from the ring: kernels could have changed it there.
+    /// The capacity. It is never read from the ring, where kernels could have changed it.
     capacity: u64,
 }
 
-/// What a kernel binds to a `Queue` parameter: a ring, and the region at the peers that its posts write.
+/// The argument for a `Queue` parameter of a kernel: a ring, and the region at the peers that the posts write.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Entries and tickets.
+    /// The entries and the tickets.
     pub(crate) memories: [Memory; 2],
     /// The number of the region in the proxy's table.
     pub(crate) target: u16,
-    /// How many entries the ring holds; 0 if it is only a name.
+    /// The number of entries that the ring holds; 0 if the queue only names a ring.
     capacity: u64,
 }
 
 /// An entry of a ring that no producer writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadEntry {
-    /// Its first word.
+    /// The first word of the entry.
     pub head: u64,
 }
 
@@ -44,9 +45,9 @@ impl Ring {
         Ring::over(entries, Memory::zeroed_shared(TICKETS_BYTES)).expect("memory of the right size")
     }
 
-    /// An empty ring in zeroed memory: entries that the host reads, and tickets where the kernels run. `None` if the
-    /// sizes or alignments are not those of a ring, or the host does not share the entries. A thread's own memory, which
-    /// host code writes plainly, is no place for words that a proxy's thread reads.
+    /// An empty ring in zeroed memory: entries that the host reads, and tickets where the kernels run. Returns `None`
+    /// if the sizes or alignments are not those of a ring, or if the memory is not shared. A thread's own memory does
+    /// not work, because host code writes it without atomics while a proxy's thread would read it.
     pub fn over(entries: Memory, tickets: Memory) -> Option<Ring> {
         let aligned = |memory: &Memory| (memory.start().as_ptr() as usize).is_multiple_of(64);
         let shared = entries.is_shared() && entries.reachable_from().host && tickets.home().is_none();
@@ -58,32 +59,33 @@ impl Ring {
         Some(Ring { entries, tickets, capacity })
     }
 
-    /// Bytes of the entries of a ring of this capacity, a power of two.
+    /// The size in bytes of the entries of a ring. `capacity` must be a power of two.
     pub const fn bytes_of_entries(capacity: usize) -> usize {
         entries_bytes(capacity as u64) as usize
     }
 
-    /// Bytes of the tickets.
+    /// The size of the tickets in bytes.
     pub const BYTES_OF_TICKETS: usize = TICKETS_BYTES;
 
-    /// What kernels bind to post to region `target` of a peer.
+    /// The queue that kernels bind to post to region `target` of a peer.
     pub fn queue(&self, target: u16) -> Queue {
         Queue { memories: [self.entries.clone(), self.tickets.clone()], target, capacity: self.capacity }
     }
 
-    /// The entries: their address identifies the ring.
+    /// The entries. Their address identifies the ring.
     pub fn entries(&self) -> &Memory {
         &self.entries
     }
 
-    /// The oldest entry, if there is one. One thread at a time may take entries: two would get the same one.
+    /// Takes the oldest entry, if there is one. Only one thread at a time may take entries, because two could get the
+    /// same one.
     pub fn pop(&self) -> Option<Result<Posted, BadEntry>> {
         let ring = self.entries.start().as_ptr();
         // SAFETY: `over` made the ring; entry addresses are inside it because they are taken modulo its capacity.
         unsafe {
             let taken = word(ring, TAKEN).load(Ordering::Relaxed);
             let entry = ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY;
-            // Acquire: the producer's stores to the entry, and to the bytes it names, come before.
+            // Acquire: the producer's stores to the entry, and to the bytes that it names, come before this load.
             if word(ring, entry).load(Ordering::Acquire) != taken.wrapping_add(1) {
                 return None;
             }
@@ -94,7 +96,7 @@ impl Ring {
         }
     }
 
-    /// True if no producer has published an entry that was not taken.
+    /// True if no published entry is left in the ring.
     pub fn is_empty(&self) -> bool {
         let ring = self.entries.start().as_ptr();
         // SAFETY: as in `pop`.
@@ -127,12 +129,12 @@ impl Queue {
         Queue { target, ..self }
     }
 
-    /// The same queue for notices of this purpose.
+    /// The same queue for notices with this purpose.
     pub fn for_purpose(self, purpose: Purpose) -> Queue {
         Queue { memories: self.memories.map(|memory| memory.for_purpose(purpose)), ..self }
     }
 
-    /// The same queue for notices that carry this operation, if they carry one.
+    /// The same queue for notices of this operation, if they carry an operation.
     ///
     /// # Panics
     /// As [`Memory::for_operation`].
@@ -145,12 +147,12 @@ impl Queue {
         self.target == other.target && self.entries().is(other.entries())
     }
 
-    /// The capacity of the ring, for kernels on the CPU; `None` where they cannot fill it.
+    /// The capacity of the ring, for kernels on the CPU; `None` if they cannot fill the ring.
     pub(crate) fn capacity(&self) -> Option<u64> {
         (self.capacity > 0 && self.memories.iter().all(|memory| memory.reachable_from().host)).then_some(self.capacity)
     }
 
-    /// The capacity of the ring, for kernels of a device; `None` where they cannot fill it.
+    /// The capacity of the ring, for kernels of a device; `None` if they cannot fill the ring.
     pub(crate) fn device_capacity(&self, device: u32) -> Option<u64> {
         let reached = |memory: &Memory| memory.reachable_from().is_device(device);
         (self.capacity > 0 && self.memories.iter().all(reached)).then_some(self.capacity)
@@ -170,7 +172,7 @@ impl From<&Queue> for Queue {
     }
 }
 
-/// Appends an entry with these words after its turn; false when the ring is full.
+/// Appends an entry with these words, which follow its turn. Returns false if the ring is full.
 ///
 /// # Safety
 /// `entries` and `tickets` are aligned to 64 and valid for [`entries_bytes`] of `capacity`, a power of two, and for
@@ -183,8 +185,8 @@ pub(crate) unsafe fn push(entries: *mut u8, tickets: *mut u8, capacity: u64, wor
         loop {
             // Acquire: the consumer's reads of the entry are done before it is written again.
             let used = ticket.wrapping_sub(word(entries, TAKEN).load(Ordering::Acquire));
-            // Negative: other producers took this ticket and the consumer was done with it. The exchange fails, because the
-            // acquire above orders it after theirs.
+            // A negative number means that another producer took this ticket and the consumer is done with it. Then the
+            // exchange below fails, because the acquire orders it after that producer's exchange.
             if used as i64 >= capacity as i64 {
                 return false;
             }
@@ -228,7 +230,7 @@ mod tests {
                 span: None,
                 notice: Some(PostedNotice { slot: 7, value, parts: 1, kind: NoticeKind::Data }),
             };
-            // SAFETY: the memory of a ring.
+            // SAFETY: this is the memory of a ring.
             let put = |x: &Posted| unsafe { push(entries, tickets, capacity as u64, &x.words()) };
             for lap in 0..3 {
                 for k in 0..capacity as u64 {
@@ -248,7 +250,7 @@ mod tests {
     fn an_entry_without_meaning_is_reported_and_does_not_block_the_ring() {
         let ring = Ring::new(2);
         let [entries, tickets] = [0, 1].map(|k: usize| ring.queue(0).memories[k].start().as_ptr());
-        // SAFETY: the memory of a ring.
+        // SAFETY: this is the memory of a ring.
         assert!(unsafe { push(entries, tickets, 2, &[u64::MAX; WORDS]) });
         assert_eq!(ring.pop(), Some(Err(BadEntry { head: u64::MAX })));
         assert!(ring.is_empty());

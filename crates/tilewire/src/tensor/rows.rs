@@ -1,21 +1,21 @@
-//! Rectangles of bytes: which bytes the rows of a strided tensor cover, and whether two of them share one.
+//! Rectangles of bytes: the bytes that the rows of a strided tensor cover, and whether two rectangles share a byte.
 //!
 //! ```text
 //!    offset 0                        stride                          2 * stride
 //!    │◀─ width ─▶│· · · · gap · · · ·│◀─ width ─▶│· · · · gap · · · ·│◀─ width ─▶│
 //! ```
-//! Bytes of the gaps may belong to others: columns of the same matrix, or memory that this process knows nothing of.
-//! Nothing in this crate reads or writes them.
+//! Bytes of the gaps may belong to other columns of the same matrix, or to memory that is not this library's. Nothing
+//! in this crate reads or writes them.
 #![forbid(unsafe_code)]
 
 /// Rows of bytes at equal distances. Contiguous bytes are one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rows {
-    /// Number of rows, at least 1.
+    /// The number of rows, at least 1.
     pub(crate) count: usize,
-    /// Bytes of a row.
+    /// The size of a row in bytes.
     pub(crate) width: usize,
-    /// Distance between the first bytes of two rows; not less than the width if there are several.
+    /// The distance between the first bytes of two rows. If there are several rows, it is not less than the width.
     pub(crate) stride: usize,
 }
 
@@ -25,7 +25,7 @@ impl Rows {
         Rows { count: 1, width: bytes, stride: bytes }
     }
 
-    /// These rows in their simplest form: rows without gaps are one row. `None` if rows overlap, or their end does not
+    /// Rows in their simplest form: rows without gaps become one row. `None` if the rows overlap, or their end does not
     /// fit the address space.
     pub(crate) fn new(count: usize, width: usize, stride: usize) -> Option<Rows> {
         match count {
@@ -40,7 +40,7 @@ impl Rows {
         }
     }
 
-    /// Bytes from the first of the first row to the last of the last row, gaps included.
+    /// The number of bytes from the start of the first row to the end of the last row, gaps included.
     pub(crate) fn span(&self) -> usize {
         (self.count - 1) * self.stride + self.width
     }
@@ -49,12 +49,13 @@ impl Rows {
         self.count == 1
     }
 
-    /// Bytes in the rows.
+    /// The number of bytes in the rows, without gaps.
     pub(crate) fn covered(&self) -> usize {
         self.count * self.width
     }
 
-    /// True if other rows, `offset` bytes after the first byte of these, lie in them.
+    /// True if these rows contain the other rows, which begin `offset` bytes after the first byte of these. May be
+    /// false for some rows that are contained.
     pub(crate) fn contain(&self, offset: usize, other: &Rows) -> bool {
         let Some(end) = offset.checked_add(other.span()) else { return false };
         if self.is_one() || other.covered() == 0 {
@@ -72,16 +73,15 @@ impl Rows {
         if self.is_one() && other.is_one() {
             return true;
         }
-        // Every row of one is looked up in the other; fewer rows are looked up faster. Rows that lie outside the
-        // other's span need no look.
+        // Every row of one rectangle is looked up in the other. Looking up the one with fewer rows is faster.
         let (few, from, many, to) = if self.count <= other.count { (self, a, other, b) } else { (other, b, self, a) };
         if few.stride == many.stride && !few.is_one() {
-            // The distances between two rows are that of the starts and multiples of the stride.
+            // The distance between any two rows is that of the starts plus a multiple of the stride.
             let (stride, apart) = (few.stride as i128, to as i128 - from as i128);
             let (least, most) = (-(few.count as i128 - 1), many.count as i128 - 1);
             let first = (1 - many.width as i128 - apart).div_euclid(stride);
-            // A multiple of the stride that puts a row of `many` behind the start of a row of `few` by more than minus
-            // its own width, and by less than the width of the other.
+            // They overlap if some multiple of the stride puts the start of a row of `many` after the start of a row of
+            // `few` by more than minus its own width and less than the width of the other.
             return (first..=first + 2).filter(|k| (least..=most).contains(k)).any(|k| {
                 let distance = apart + k * stride;
                 -(many.width as i128) < distance && distance < few.width as i128
@@ -119,7 +119,7 @@ mod tests {
         fn overlap_and_containment_are_those_of_the_sets_of_bytes(
             a in some_rows(), b in some_rows(), same in any::<bool>(), starts in (0usize..30, 0usize..30)
         ) {
-            // Half of the cases have one stride, as columns of one matrix do.
+            // In half of the cases both have the same stride, like columns of one matrix.
             let b = if same && a.count > 1 && b.width <= a.stride { Rows::new(b.count, b.width, a.stride).unwrap() } else { b };
             let (x, y) = (bytes_of(&a, starts.0), bytes_of(&b, starts.1));
             prop_assert_eq!(a.overlap(starts.0, &b, starts.1), !x.is_disjoint(&y));

@@ -1,4 +1,4 @@
-//! Tensors of rows and columns: views of memory that is there, without copies.
+//! Tensors of rows and columns: views of existing memory, without copies.
 #![forbid(unsafe_code)]
 
 use super::grid::{Axis, Grid, ShapeError};
@@ -7,23 +7,23 @@ use crate::ir::scalar::Element;
 use std::ops::Range;
 
 impl<T: Element> Tensor<T> {
-    /// Rows and columns. A tensor of one dimension is one row.
+    /// The numbers of rows and columns. A tensor of one dimension is one row.
     pub fn shape(&self) -> [usize; 2] {
         [self.grid.rows, self.grid.cols]
     }
 
-    /// Distance between the first elements of two neighbouring rows: the columns if there are no gaps, 0 if all rows
-    /// are the same elements.
+    /// The distance between the first elements of two neighbouring rows, in elements. It is the number of columns if
+    /// there are no gaps, and 0 if all rows are the same elements.
     pub fn row_stride(&self) -> usize {
         self.grid.stride
     }
 
-    /// True if its elements are neighbours in memory, row after row.
+    /// True if the elements follow each other in memory without gaps, row after row.
     pub fn is_contiguous(&self) -> bool {
         self.grid.is_contiguous()
     }
 
-    /// The same elements as `rows` rows of `cols`.
+    /// The same elements as `rows` rows of `cols` elements.
     ///
     /// ```
     /// use tilewire::Tensor;
@@ -48,8 +48,8 @@ impl<T: Element> Tensor<T> {
         Ok(self.at((0, Grid::new(rows, cols, cols)?)))
     }
 
-    /// `rows` rows of `cols` elements of this memory that begin `stride` elements apart. With a stride of 0, every row
-    /// is the first one: such an *expanded* tensor can be read, not written.
+    /// A view of `rows` rows of `cols` elements of this memory, which begin `stride` elements apart. With a stride of
+    /// 0, every row is the first one. Such an *expanded* tensor can be read, but not written.
     ///
     /// ```
     /// use tilewire::Tensor;
@@ -65,14 +65,14 @@ impl<T: Element> Tensor<T> {
         self.regrid(Grid::new(rows, cols, stride)?)
     }
 
-    /// The elements that a shape of any number of axes names, outermost first, with the distances between neighbours on
-    /// each axis in elements. Axes that follow each other without a gap become one. What is left must be rows and
-    /// columns whose elements are neighbours in memory.
+    /// A view with any number of axes, outermost first. `strides` are the distances between neighbours on each axis, in
+    /// elements. Neighbouring axes without a gap are merged. The remaining axes must be rows and columns, and the
+    /// elements of a row must be neighbours in memory.
     ///
     /// ```
     /// use tilewire::Tensor;
     /// let x = Tensor::from_fn(2 * 3 * 8, |i| i as u32);
-    /// // The first four of the last axis of [2, 3, 8].
+    /// // The first four elements of the last axis of [2, 3, 8].
     /// let view = x.axes(&[2, 3, 4], &[24, 8, 1])?;
     /// assert_eq!((view.shape(), view.row_stride(), view.get(4)), ([6, 4], 8, 8));
     /// // A transpose is not rows of neighbours.
@@ -98,7 +98,7 @@ impl<T: Element> Tensor<T> {
         Ok(self.at((0, grid)))
     }
 
-    /// Rows `range`.
+    /// The rows in `range`.
     ///
     /// # Panics
     /// If there are no such rows.
@@ -106,7 +106,7 @@ impl<T: Element> Tensor<T> {
         self.at(self.grid.part(Axis::Rows, &range))
     }
 
-    /// Columns `range` of every row.
+    /// The columns in `range` of every row.
     ///
     /// # Panics
     /// If there are no such columns.
@@ -114,7 +114,7 @@ impl<T: Element> Tensor<T> {
         self.at(self.grid.part(Axis::Cols, &range))
     }
 
-    /// This tensor if it is contiguous, otherwise a copy that is, on the host, with the same shape.
+    /// This tensor if it is contiguous, otherwise a contiguous copy on the host with the same shape.
     ///
     /// # Panics
     /// If there is not enough memory, or a copy from a device fails.

@@ -26,9 +26,9 @@ pub enum AbortCode {
     Failed,
     /// One of its waits expired. [`Cause::late`] is the late rank, if known.
     TimedOut,
-    /// It can no longer see whether its peers are alive.
+    /// It can no longer see whether its peers are alive, because polling their sockets failed.
     Blind,
-    /// It let go of its transport while others waited for it: after an error of its own, or at the end of its program.
+    /// It dropped its transport while others waited for it, after an error of its own or at the end of its program.
     Left,
     /// It told its peers about a transfer but dropped it before it was run: after an error of its own, or by mistake.
     Dropped,
@@ -39,7 +39,7 @@ pub enum AbortCode {
     Mismatched,
     /// Its kernel required something that does not hold: [`Status::verdict`](super::Status::verdict) says what.
     Required,
-    /// It can no longer hear of ranks in other domains: the store through which they tell each other is gone.
+    /// It lost the bootstrap store, through which ranks of different domains learn of each other's failures.
     Cut,
     /// Its network to a rank failed, and nothing is known about that rank's end. [`Cause::severed_from`] is that rank.
     Severed,
@@ -99,8 +99,8 @@ pub struct Cause {
     pub reason: u32,
 }
 
-/// Set in the reason of an expired wait if the remaining bits are the late rank, and in that of a failed network if they
-/// are the peer.
+/// Set in the reason of an expired wait if the remaining bits are the late rank, and in that of a failed network if
+/// they are the peer.
 const LATE: u32 = 1 << 31;
 
 impl Cause {
@@ -154,17 +154,17 @@ impl fmt::Display for Cause {
                 None => write!(f, "a wait of rank {rank} expired"),
             },
             AbortCode::Blind => {
-                write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
+                write!(f, "rank {rank} can no longer watch its peers, because polling their sockets failed")
             }
             AbortCode::Left => write!(f, "rank {rank} left while others waited for it"),
             AbortCode::Dropped => {
                 write!(f, "rank {rank} dropped a transfer before it was run, after an error of its own or by mistake")
             }
             AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
-            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer does something else"),
+            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer launched a different operation"),
             AbortCode::Required => write!(f, "rank {rank} found that a requirement of its kernel does not hold"),
             AbortCode::Cut => {
-                write!(f, "rank {rank} lost the store through which ranks of different hosts hear of each other")
+                write!(f, "rank {rank} lost the bootstrap store, so it cannot learn of failures on other hosts")
             }
             AbortCode::Severed => match self.severed_from() {
                 Some(peer) => return write!(f, "the network of rank {rank} to rank {peer} failed"),
@@ -193,6 +193,13 @@ impl Abort {
     pub fn get(&self) -> Option<Cause> {
         // Relaxed: the word is complete in itself; no other data is read because of it.
         Cause::from_word(self.word().load(Ordering::Relaxed))
+    }
+
+    /// True if there is a cause. Unlike [`get`](Abort::get), it is always inlined, and small messages pass here.
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        // Relaxed: as in `get`.
+        self.word().load(Ordering::Relaxed) != 0
     }
 
     /// Makes this rank's waits check again: there may be news other than an abort.

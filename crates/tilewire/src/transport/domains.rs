@@ -1,38 +1,38 @@
-//! Which ranks map each other's memory.
+//! Domains: the sets of ranks that map each other's memory.
 //!
-//! A *domain* is a set of ranks of which each maps the memory of every other. Ranks of one host are usually one domain.
-//! Ranks of different domains hear of each other through the bootstrap alone (`herald.rs`).
+//! In a *domain*, each rank maps the memory of every other rank. The ranks of one host are usually one domain. Ranks of
+//! different domains learn of each other's failures only through the bootstrap (`herald.rs`).
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// Which ranks of a world map each other's segments, if ranks are processes. Ranks that are threads share one address
-/// space and always do.
+/// The domains of a world whose ranks are processes: which ranks map each other's segments. Ranks that are threads
+/// share one address space, so all of them do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Domains {
-    /// All ranks. A rank on another host is an error.
+    /// All ranks are one domain. A rank on another host is an error.
     #[default]
     One,
-    /// Those that reach each other, both ways: the ranks of each host, if they run as one user in one network
-    /// namespace. The ranks find out when they meet.
+    /// Ranks that reach each other, in both directions, are a domain. These are the ranks of each host, if they run as
+    /// one user in one network namespace. The ranks find out at the rendezvous.
     Found,
-    /// These. Every rank is in exactly one domain, and the ranks of a domain are on one host.
+    /// The given domains. Every rank is in exactly one domain, and the ranks of a domain are on one host.
     Given(Vec<Vec<u32>>),
 }
 
 impl Domains {
-    /// Each rank is a domain of its own.
+    /// Domains in which each rank is alone.
     pub fn alone(ranks: usize) -> Domains {
         Domains::Given((0..ranks as u32).map(|rank| vec![rank]).collect())
     }
 
-    /// Why these cannot be the domains of a world of this many ranks, if so.
+    /// The reason why these cannot be the domains of a world of this many ranks; `None` if they can.
     pub(crate) fn objection(&self, ranks: usize) -> Option<String> {
         match self {
-            Domains::Given(domains) if !is_partition(domains, ranks) => {
-                Some(format!("the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once"))
-            }
+            Domains::Given(domains) if !is_partition(domains, ranks) => Some(format!(
+                "the domains {domains:?} do not contain each of the {ranks} ranks, counted from 0, exactly once"
+            )),
             _ => None,
         }
     }
@@ -55,15 +55,15 @@ pub(crate) fn is_partition(domains: &[Vec<u32>], ranks: usize) -> bool {
     all.iter().copied().eq(0..ranks as u32) && domains.iter().all(|domain| !domain.is_empty())
 }
 
-/// The domain that a rank is in.
+/// The ranks of the domain that contains a rank.
 pub(crate) fn domain_of(domains: &[Vec<u32>], rank: usize) -> &[u32] {
     let of = domains.iter().find(|domain| domain.contains(&(rank as u32)));
     of.expect("every rank is in a domain")
 }
 
-/// The ranks in domains, all members of which reach each other: `reaches(a, b)` says that a reaches b. All ranks compute
-/// this from the same table, so all get the same domains. In rank order, each rank joins the first domain of which it
-/// reaches every member and every member reaches it.
+/// Groups ranks into domains whose members all reach each other. `reaches(a, b)` says that a reaches b. All ranks
+/// compute this from the same table, so all get the same domains. In rank order, each rank joins the first domain where
+/// it reaches every member and every member reaches it.
 pub(crate) fn grouped(ranks: usize, reaches: impl Fn(usize, usize) -> bool) -> Vec<Vec<u32>> {
     let both_ways = |a: usize, b: usize| reaches(a, b) && reaches(b, a);
     let mut domains: Vec<Vec<u32>> = Vec::new();
@@ -98,7 +98,7 @@ mod tests {
     fn a_rank_that_reaches_only_some_of_a_domain_or_one_way_only_is_not_in_it() {
         // A chain: each reaches its neighbours alone.
         assert_eq!(grouped(4, |a, b| a.abs_diff(b) <= 1), [vec![0, 1], vec![2, 3]]);
-        // Rank 0 is reached by all, and nobody else by another.
+        // All ranks reach rank 0, and no rank reaches any other.
         assert_eq!(grouped(3, |_, b| b == 0), [vec![0], vec![1], vec![2]]);
         assert_eq!(grouped(3, |a, b| a == 0 || b == 0), [vec![0, 1], vec![2]]);
     }

@@ -142,8 +142,8 @@ pub struct PostedPeer {
     pub sent: Memory,
 }
 
-/// The numbers of the first control lines of the slots that this rank moves in the peer's segment, and of those that its
-/// flushes move in its own.
+/// The numbers of the first control lines of the slots that this rank moves in the peer's segment, and of those that
+/// its flushes move in its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostedLines {
     /// TAILs.
@@ -238,8 +238,8 @@ impl PostedPeer {
         }
     }
 
-    /// The queue for notices that move this part of the peer's slots. The peer waits for counts in TAIL, READY and DONE,
-    /// whose words also carry the operation; the notices of this queue do, too.
+    /// The queue for notices that move this part of the peer's slots. The peer waits for counts in TAIL, READY and
+    /// DONE, whose words also carry the operation; the notices of this queue do, too.
     pub fn queue_for(&self, part: Part) -> Queue {
         let to_peer = self.sent.purpose().with_part(part);
         // The receiver of a transfer permits and credits it: READY and HEAD travel against the data.
@@ -264,8 +264,8 @@ impl PeerEndpoint {
         PeerEndpoint::posted_in(layout, rank, here, peer)
     }
 
-    /// The same where what the peer's posts write does not lie beside this rank's own counters: on a GPU the first is the
-    /// host's memory, the second the device's.
+    /// The same where what the peer's posts write does not lie beside this rank's own counters: on a GPU the first is
+    /// the host's memory, the second the device's.
     ///
     /// # Panics
     /// If there is no such rank, or a memory is smaller than its part of the layout.

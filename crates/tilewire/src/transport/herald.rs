@@ -1,30 +1,34 @@
-//! Tells ranks of other domains how this rank ends, and hears how they end.
+//! Tells ranks of other domains how this rank ended, and learns how they ended.
 //!
-//! Within a domain, shared memory and control sockets do that ([`abort`](super::abort), [`monitor`](super::monitor)).
-//! Between domains there is only the bootstrap. There the ranks of one transport keep a log that all of them read:
+//! Within a domain, shared memory and control sockets carry this news ([`abort`](super::abort),
+//! [`monitor`](super::monitor)). Between domains there is only the bootstrap. There the ranks of one transport keep a
+//! log that all of them read:
 //!
 //! ```text
 //!  any rank: set(log/k) ── taken? k + 1 ──▶ bootstrap store ──▶ every rank: get(log/0), get(log/1), ...
 //!
 //!  entry     a rank adds it when                         a rank that reads it
-//!  Failed    its abort word is set, whoever set it       sets the abort words of its domain, rings their bells
-//!  Closes    it has come to close the transport          writes it into the rank's shadow line
-//!  Left      it has let go without closing               notes the departure: a wait for the rank is in vain from now on
+//!  Failed    its abort word is set, by any rank          sets the abort words of its domain, rings their bells
+//!  Closes    it has called `close` on the transport      writes it into the rank's shadow line
+//!  Left      it has dropped the transport unclosed       notes the departure: a wait for the rank is now in vain
 //! ```
-//! A key is set only once, so the log has one order for all ranks, and the order of a rank's own entries is the order in
-//! which it added them. **The first cause counts**: a word that is set stays. Two domains that fail independently, before
-//! either has heard of the other, keep a cause each; every further domain gets the one that the log has first.
+//! A key is set only once, so the log has one order for all ranks, and the order of a rank's own entries is the order
+//! in which it added them. **The first cause counts**: an abort word never changes once it is set. If two domains fail
+//! independently, before either has heard of the other, each keeps its own cause. Every further domain gets the cause
+//! that comes first in the log.
 //!
-//! **Deaths.** A process that ends without a word closes its connection to the store, which then refuses every wait with
-//! the rank's number. A host that is cut off is noticed by TCP keep-alive, in `bootstrap/keepalive.rs`. A rank of this
-//! domain is left to the monitor, which also hears goodbyes. If the store itself is gone, nothing more will be heard of
-//! other domains, so the waits of this domain end with [`AbortCode::Cut`], or with the death of the rank that hosts it.
+//! **Deaths.** When a process dies, its connection to the store is closed. The store then refuses every wait, and names
+//! the rank. TCP keep-alive notices a host that is cut off (`bootstrap/keepalive.rs`). Deaths within this domain are
+//! left to the monitor, which also receives goodbyes. If the store itself is gone, no more news of other domains can
+//! arrive. Then the waits of this domain end with [`AbortCode::Cut`], or with the death of the rank that hosts the
+//! store.
 //!
-//! **A slow rank is never taken for a failed one.** Nothing here has a deadline that breaks a transport: a store that
-//! does not answer is asked again, and what is not in the log has not happened.
+//! **A slow rank is never taken for a failed one.** No deadline here breaks a transport: a store that does not answer
+//! is asked again, and only an entry in the log counts as an event.
 //!
-//! **What a rank did before an entry is visible after it.** It adds `Closes` and `Left` when its launches are over. Those
-//! ended only when everything they posted was delivered, so a reader that polls its carrier afterwards finds it there.
+//! **What a rank did before an entry is visible after it.** A rank adds `Closes` and `Left` when its launches are over.
+//! A launch is over only when everything it posted is delivered. So a reader that polls its carrier after reading the
+//! entry finds all of it there.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, AbortCode, Cause};
@@ -41,38 +45,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long one question to the store lasts. It ends earlier with the answer, or when a rank is lost.
+/// How long one query to the store lasts. It ends earlier with the answer, or when a rank is lost.
 const LISTENS: Duration = Duration::from_secs(1);
-/// How long telling something may take.
+/// How long adding one entry may take.
 const TELLS: Duration = Duration::from_secs(1);
-/// Time between two looks at the own abort word. Not the doorbell: a sleeper there makes every signal of a near peer a
-/// system call.
+/// The time between two looks at this rank's abort word. The thread does not sleep on the doorbell, because a sleeper
+/// there makes every signal of a near peer a system call.
 const LOOKS: Duration = Duration::from_millis(5);
-/// Time between two questions to a store that refuses to wait, because some rank is gone.
+/// The time between two queries to a store that refuses to wait because some rank is gone.
 const ASKS_AGAIN: Duration = Duration::from_millis(20);
 
-/// A rank's connection to the ranks of other domains, as long as it lives.
+/// A rank's connection to the ranks of other domains. Its threads run until it is dropped.
 pub(super) struct Herald {
     log: Arc<Log>,
-    /// They read and write the log; `None` once they have ended.
+    /// The thread that reads the log; `None` once it has been joined.
     hears: Option<JoinHandle<()>>,
+    /// The thread that adds this rank's failure to the log; `None` once it has been joined.
     tells: Option<JoinHandle<()>>,
-    /// True once all ranks have closed: nobody needs to hear that this one leaves.
+    /// True once all ranks have closed. Then no rank needs to hear that this one leaves.
     is_closed: bool,
 }
 
 struct Log {
     world: Shared,
-    /// What its keys begin with.
+    /// The prefix of the log's keys.
     name: String,
     rank: usize,
     ranks: usize,
-    /// By rank: true for the ranks of this domain.
+    /// For each rank, true if it is in this domain.
     is_near: Vec<bool>,
     aborts: Vec<Abort>,
     status: Status,
     departures: Departures,
-    /// Entries that were read.
+    /// The number of entries that this rank has read.
     read: AtomicU64,
     /// True if a cause is in the log.
     has_failed: AtomicBool,
@@ -93,8 +98,8 @@ enum News {
 }
 
 impl Herald {
-    /// Starts telling for a transport of this name, which is the same on all ranks and was never used before. `None`
-    /// if all ranks are in one domain.
+    /// Starts the herald of a transport with this name, which is the same on all ranks and was never used before.
+    /// Returns `None` if all ranks are in one domain.
     pub(super) fn start(
         world: &Shared,
         name: &str,
@@ -128,21 +133,21 @@ impl Herald {
         Ok(Some(herald))
     }
 
-    /// This rank's abort word was set: tells so without delay.
+    /// Tells the other domains without delay that this rank's abort word was set.
     pub(super) fn fails(&self) {
         if let Some(thread) = &self.tells {
             thread.thread().unpark();
         }
     }
 
-    /// This rank has come to close. The lines of all ranks say in time who else has.
+    /// Tells the other domains that this rank has called `close`. The status lines show which other ranks have.
     pub(super) fn closes(&self) {
-        // If this fails, the others wait until their deadline, or hear from the store that this rank is gone.
+        // If this fails, the other ranks wait until their deadline, or learn from the store that this rank is gone.
         self.log.tell(News::Closes);
     }
 
-    /// Returns when everything is read that comes before the end of a transport that all ranks are closing; or earlier,
-    /// if they will not get that far.
+    /// Waits until the log of a transport that all ranks are closing is read to its end. Returns earlier if the
+    /// transport fails, a rank leaves, or the deadline passes.
     pub(super) fn reads_to_the_end(&self, deadline: Deadline) {
         let is_reading = || self.hears.as_ref().is_some_and(|thread| !thread.is_finished());
         while is_reading() && self.log.own().get().is_none() && !self.log.departures.any() && !deadline.is_over() {
@@ -150,11 +155,11 @@ impl Herald {
         }
     }
 
-    /// All ranks have closed, and none reads the log any more.
+    /// Says that all ranks have closed and none reads the log any more. Rank 0 then removes the log.
     pub(super) fn all_closed(&mut self) {
         self.is_closed = true;
         if self.log.rank == 0 {
-            // So that a program may make transports for as long as it runs.
+            // Without this, a program that keeps making transports would fill the store.
             for at in 0..self.log.read.load(Ordering::Relaxed) {
                 let soon = Deadline::after(TELLS);
                 _ = self.log.world.look(&self.log.key(at), soon, soon);
@@ -164,7 +169,7 @@ impl Herald {
 }
 
 impl Drop for Herald {
-    /// Takes at most some seconds, if the store does not answer.
+    /// Takes a few seconds at most, if the store does not answer.
     fn drop(&mut self) {
         let log = &self.log;
         log.ends.store(true, Ordering::Relaxed);
@@ -176,7 +181,7 @@ impl Drop for Herald {
             log.own().set(Cause { code: AbortCode::Panicked, rank: log.rank, reason: 0 });
         }
         if !self.is_closed {
-            // The cause first: otherwise others could take the leaving for the cause.
+            // The cause is told first, because otherwise other ranks could take the leaving for the cause.
             log.tell_cause();
             // This also ends the question that the reading thread waits in.
             log.tell(News::Left);
@@ -197,10 +202,10 @@ impl Log {
         format!("{}/{at}", self.name)
     }
 
-    /// Adds to the log, after everything that is there. False if the store did not take it.
+    /// Adds an entry to the end of the log. Returns false if the store did not take it.
     fn tell(&self, news: News) -> bool {
         let (entry, until) = (Entry { from: self.rank as u32, news }.encode(), Deadline::after(TELLS));
-        // Relaxed: it only saves some attempts.
+        // Relaxed: an old value only costs some more attempts.
         let mut at = self.read.load(Ordering::Relaxed);
         while !until.is_over() {
             match self.world.set(&self.key(at), &entry, until) {
@@ -212,7 +217,7 @@ impl Log {
         false
     }
 
-    /// Adds why this rank's waits have ended, if they have and it is not known.
+    /// Adds the cause that ended this rank's waits, if there is one and the log has none yet.
     fn tell_cause(&self) {
         if let Some(cause) = self.own().get()
             && !self.has_failed.load(Ordering::Relaxed)
@@ -221,7 +226,7 @@ impl Log {
         }
     }
 
-    /// The thread that tells.
+    /// The work of the thread that writes the log.
     fn watch(&self) {
         while !self.ends.load(Ordering::Relaxed) {
             if self.own().get().is_some() {
@@ -231,7 +236,7 @@ impl Log {
         }
     }
 
-    /// The thread that hears. It ends when the transport is broken, or all ranks have closed it.
+    /// The work of the thread that reads the log. It ends when the transport is broken, or all ranks have closed it.
     fn hear(&self) {
         let mut closing = vec![false; self.ranks];
         while !self.ends.load(Ordering::Relaxed) && self.own().get().is_none() {
@@ -239,7 +244,7 @@ impl Log {
             match self.world.get(&self.key(at), Deadline::after(LISTENS)) {
                 Ok(entry) => {
                     self.read.store(at + 1, Ordering::Relaxed);
-                    // All ranks run one version: they have compared it.
+                    // An entry always decodes, since all ranks run the same version: they have compared it.
                     let Some(Entry { from, news }) = Entry::decode(&entry, self.ranks) else { return self.cut() };
                     if news == News::Closes {
                         closing[from as usize] = true;
@@ -264,12 +269,12 @@ impl Log {
             News::Failed(cause, verdict) => {
                 self.has_failed.store(true, Ordering::Relaxed);
                 match verdict {
-                    // Ranks of this domain may do the same: the domain has one verdict.
+                    // Other ranks of this domain may do the same, with the same verdict.
                     Some(verdict) => self.status.spread(&verdict, cause),
                     None => self.fail(cause),
                 }
             }
-            // Near ranks have lines, and say goodbye to the monitor.
+            // Near ranks have status lines of their own, and say goodbye to the monitor.
             _ if self.is_near[from] => {}
             News::Closes => self.status.far_closes(from),
             News::Left => {
@@ -280,7 +285,7 @@ impl Log {
         }
     }
 
-    /// The store refuses to wait for anything, because this rank is gone, or because the store is.
+    /// Handles the store's refusal to wait: the given rank is gone, or the store is gone with it.
     fn gone(&self, rank: usize, departure: &Departure) {
         let code = match departure {
             Departure::Left => return,
@@ -288,28 +293,28 @@ impl Log {
             Departure::Failed(_) => AbortCode::Failed,
         };
         if self.departures.has_left(rank) {
-            // It had let go of this transport before, which then has nothing to do with it. But with it the store may be
-            // gone.
+            // The rank had left this transport before, so its end does not concern the transport. But the store may be
+            // gone with it.
             let here = format!("{}/here/{}", self.name, self.rank);
             if self.world.set(&here, b"", Deadline::after(TELLS)).is_err() {
                 self.cut();
             }
             return;
         }
-        // Of the death of a near rank the monitor hears, which would also hear a goodbye before it.
+        // The monitor reports the death of a near rank. It also receives a goodbye that came first.
         if !(self.is_near[rank] && code == AbortCode::Died) {
-            // It goes into the log as well: the monitor of the lost rank's neighbour may be slow, and must not hear of this
-            // rank's leaving first.
+            // The thread that writes the log adds this cause as well. The monitor of the lost rank's neighbour may be
+            // slow, and the neighbour must not hear first that this rank leaves.
             self.fail(Cause { code, rank, reason: 0 });
         }
     }
 
-    /// Nothing more will be heard of other domains.
+    /// Breaks the transport because no more news of other domains can arrive.
     fn cut(&self) {
         self.fail(Cause { code: AbortCode::Cut, rank: self.rank, reason: 0 });
     }
 
-    /// Ends the waits of all ranks of the domain, this rank's last.
+    /// Ends the waits of all ranks of the domain. This rank's own come last.
     fn fail(&self, cause: Cause) {
         let others = self.aborts.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
         others.for_each(|(_, abort)| _ = abort.set(cause));
@@ -331,7 +336,7 @@ impl Entry {
         [&[kind][..], &self.from.to_le_bytes(), &rest].concat()
     }
 
-    /// `None`: not an entry of a world of this many ranks.
+    /// Decodes an entry. `None` if the bytes are not an entry of a world of this many ranks.
     fn decode(bytes: &[u8], ranks: usize) -> Option<Entry> {
         let (kind, rest) = bytes.split_first()?;
         let (from, rest) = rest.split_first_chunk()?;

@@ -204,8 +204,8 @@ impl Layout {
         self.done.clone()
     }
 
-    /// All SENT slots; indexed by [`Layout::block_index`] with the receiver as peer. Only posts use them: this rank's own
-    /// proxy moves them when posted bytes have been read.
+    /// All SENT slots; indexed by [`Layout::block_index`] with the receiver as peer. Only posts use them: this rank's
+    /// own proxy moves them when posted bytes have been read.
     pub fn sent(&self) -> Range<usize> {
         self.sent.clone()
     }

@@ -89,8 +89,8 @@ impl Monitor {
         self.watch.departures.clone()
     }
 
-    /// Says goodbye to all ranks of the domain and waits until all have done the same. A collective call: when it returns
-    /// `Ok`, none of them will touch another's segment again.
+    /// Says goodbye to all ranks of the domain and waits until all have done the same. A collective call: when it
+    /// returns `Ok`, none of them will touch another's segment again.
     pub fn goodbye(self, deadline: Duration) -> Result<(), GoodbyeError> {
         self.say(GOODBYE);
         let until = Instant::now().checked_add(deadline);

@@ -364,7 +364,7 @@ errors! {
             after.as_secs_f64()
         ),
         Domains { domains, ranks } =>
-            "the domains {domains:?} do not have each of {ranks} ranks, from 0, exactly once",
+            "the domains {domains:?} do not contain each of the {ranks} ranks, counted from 0, exactly once",
         TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
              one large window and slice it",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",

@@ -103,9 +103,9 @@ impl SegmentSet {
     /// Segments for ranks that are processes of one machine. A collective call: every rank makes it, with the same
     /// size.
     ///
-    /// `exchange` is an all-gather of small byte strings, in rank order; it is called once, or twice if the ranks are to
-    /// [find](Domains::Found) their domains. A process can get at the
-    /// segments only if it has the result of the exchange and runs as the same user.
+    /// `exchange` is an all-gather of small byte strings, in rank order; it is called once, or twice if the ranks are
+    /// to [find](Domains::Found) their domains. A process can get at the segments only if it has the result of the
+    /// exchange and runs as the same user.
     ///
     /// ```
     /// use tilewire::transport::SegmentSet;
@@ -237,8 +237,9 @@ impl SegmentSet {
         std::mem::take(&mut self.control)
     }
 
-    /// Passes a descriptor to every other rank of the domain over its control socket, and takes the one that each passes.
-    /// Collective; must come before a monitor has the sockets. Indexed by rank; `None` for this rank and other domains.
+    /// Passes a descriptor to every other rank of the domain over its control socket, and takes the one that each
+    /// passes. Collective; must come before a monitor has the sockets. Indexed by rank; `None` for this rank and other
+    /// domains.
     #[cfg(target_os = "linux")]
     pub(crate) fn swap_descriptors(
         &mut self,

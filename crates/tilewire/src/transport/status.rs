@@ -81,14 +81,16 @@
 //! wait expires at the same time would stop at this one. A rank that finds the line gone also finds the cause, because
 //! it checks for the cause afterwards.
 //!
-//! **Ranks of other domains** have shadows here, whose lines nobody writes but this process's herald. A silent line means
-//! that nothing is known of the rank, which every judgement above reads as "it does not wait":
-//! - A rank that waits for a far rank is removed from every suspected set, however slow the far rank is. So a cycle that
-//!   leads through another domain is not found, and the deadline ends it. A cycle within a domain is found as before.
+//! **Ranks of other domains** have shadows here, whose lines nobody writes but this process's herald. A silent line
+//! means that nothing is known of the rank, which every judgement above reads as "it does not wait":
+//! - A rank that waits for a far rank is removed from every suspected set, however slow the far rank is. So a cycle
+//!   that leads through another domain is not found, and the deadline ends it. A cycle within a domain is found as
+//!   before.
 //! - Calls that all ranks make count the ranks of the domain in their lines; far ranks are met at the bootstrap.
-//! - A far rank is known to *close* or to have *let go* only when its herald has said so, which the bootstrap orders after
-//!   everything that the rank did before. The herald writes that into the shadow ([`Status::far_closes`]). What the rank
-//!   had posted until then was delivered, so a look that follows the reading of its line finds it, as for a near rank.
+//! - A far rank is known to *close* or to have *let go* only when its herald has said so, which the bootstrap orders
+//!   after everything that the rank did before. The herald writes that into the shadow ([`Status::far_closes`]). What
+//!   the rank had posted until then was delivered, so a look that follows the reading of its line finds it, as for a
+//!   near rank.
 //! - The late rank at the end of a chain is the last one that is known: a chain ends at a far rank.
 //! - A verdict is written for the ranks of the domain. The herald carries it to other domains.
 //!
@@ -357,8 +359,8 @@ impl Status {
         self.words(self.rank).line.0.elsewhere.store(elsewhere.into(), Ordering::Release);
     }
 
-    /// The ranks of this domain that have not called for the n-th window. A rank in a window call on another transport counts as
-    /// having come: the two calls meet and compare their transports.
+    /// The ranks of this domain that have not called for the n-th window. A rank in a window call on another transport
+    /// counts as having come: the two calls meet and compare their transports.
     pub(super) fn missing(&self, nth: u64) -> Vec<usize> {
         // Acquire: this look comes after the earlier read of the probe, and before its result is published.
         let came = |line: &StatusLine| {
@@ -459,9 +461,9 @@ impl Status {
             self.wait_judged(arbiter);
         }
         // Both ranks do this: the one that wrote the texts may be interrupted here, while the other is about to break
-        // the transport with a cause that has no verdict. The arbiter's text is written last, so once it is there, all are.
-        // The texts come before its mark (release), the mark before the end of this wait (acquire), and that before the
-        // abort words (release).
+        // the transport with a cause that has no verdict. The arbiter's text is written last, so once it is there, all
+        // are. The texts come before its mark (release), the mark before the end of this wait (acquire), and that
+        // before the abort words (release).
         self.segments.iter().for_each(|segment| _ = Abort::new(segment.clone()).set(cause));
     }
 

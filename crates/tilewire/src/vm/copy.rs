@@ -357,8 +357,6 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::hint::black_box;
-    use std::time::Instant;
 
     /// Copies between two buffers at the given misalignments and checks every byte of the destination, guards included.
     fn check(bytes: usize, src_at: usize, dst_at: usize, how: (Stores, bool), level: Level) {
@@ -407,44 +405,5 @@ mod tests {
         assert_eq!(streamed(LARGE, Stores::Streamed), cfg!(target_arch = "x86_64"));
         fence();
         assert_eq!(src, dst);
-    }
-
-    /// The fastest of several samples, in nanoseconds per call.
-    fn time(bytes: usize, mut work: impl FnMut()) -> f64 {
-        let calls = ((4 << 20) / bytes.max(64)).max(1);
-        let mut best = f64::MAX;
-        for _ in 0..15 {
-            let start = Instant::now();
-            (0..calls).for_each(|_| work());
-            best = best.min(start.elapsed().as_nanos() as f64 / calls as f64);
-        }
-        best
-    }
-
-    /// Run with `cargo test --release -- --ignored --nocapture copy_speed`.
-    #[test]
-    #[ignore = "prints timings"]
-    fn copy_speed() {
-        let size = 256 << 20;
-        let (src, mut dst) = (vec![1u8; size + 64], vec![2u8; size + 64]);
-        let (from, to) = (src.as_ptr(), dst.as_mut_ptr());
-        // SAFETY: both buffers have 64 spare bytes.
-        let (from, to) = unsafe { (from.add(from.align_offset(64)), to.add(to.align_offset(64))) };
-        println!("{:>10} {:>9} then cached and streamed GB/s for each level", "bytes", "memcpy");
-        for bytes in [4, 8, 24, 32, 64, 100, 256, 1 << 10, 4 << 10].into_iter().chain((14..29).map(|k| 1usize << k)) {
-            // SAFETY: `bytes` is at most the size of both buffers.
-            let memcpy =
-                time(bytes, || unsafe { std::ptr::copy_nonoverlapping(black_box(from), black_box(to), bytes) });
-            print!("{bytes:>10} {:>9.2}", bytes as f64 / memcpy);
-            for level in Level::available() {
-                for stores in [Stores::Cached, Stores::Streamed] {
-                    // SAFETY: as above.
-                    let took =
-                        time(bytes, || unsafe { _ = copy(black_box(to), black_box(from), bytes, stores, level) });
-                    print!(" {:>7.2}", bytes as f64 / took);
-                }
-            }
-            println!();
-        }
     }
 }

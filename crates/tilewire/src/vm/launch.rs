@@ -104,7 +104,7 @@ impl Prepared {
     pub(crate) fn of_verified(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
         // The simplifier computes constants: they must not depend on the host's control word either.
         let _nearest = Rounding::nearest();
-        check_arguments(kernel, args)?;
+        check_arguments(kernel, args, settings.rank as u32)?;
         let simplified = settings.simplify.then(|| ir::simplify(kernel));
         let kernel = simplified.as_ref().unwrap_or(kernel);
         let level = settings.level.min(Level::checked()?);
@@ -384,68 +384,66 @@ fn bases(role: &RoleCode, args: &[Arg], kernel: &Kernel) -> (Vec<*mut u8>, Vec<u
 /// The most base addresses that the bytecode can number.
 const MAX_ENTRIES: usize = u16::MAX as usize;
 
-/// Checks that every argument matches its parameter.
-fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
-    let wrong = |param: &str, what: String| PrepareError::Argument { param: param.to_string(), what };
+/// Checks that every argument of rank `me` matches its parameter.
+fn check_arguments(kernel: &Kernel, args: &[Arg], me: u32) -> Result<(), PrepareError> {
+    let wrong = |param: String, what: String| PrepareError::Argument { param, what };
     if kernel.params.len() != args.len() {
         let what = format!("{} arguments for {} parameters", args.len(), kernel.params.len());
-        return Err(wrong(&kernel.name, what));
+        return Err(wrong(kernel.name.clone(), what));
     }
     let entries: usize = args.iter().map(|arg| memories(arg).len()).sum::<usize>() + kernel.scratches.len();
     if entries > MAX_ENTRIES {
-        return Err(wrong(&kernel.name, format!("{entries} banks in all; at most {MAX_ENTRIES} fit the bytecode")));
+        return Err(wrong(
+            kernel.name.clone(),
+            format!("{entries} banks in all; at most {MAX_ENTRIES} fit the bytecode"),
+        ));
     }
     let packets = kernel.packet_areas();
     for ((id, param), arg) in kernel.params.iter().zip(args) {
-        let name = param.name();
+        let wrong = |what: String| wrong(kernel.name_for(id, me), what);
         let (banks, bytes, align, ty) = match (param, arg) {
             (Param::Buffer { ty, len, banks, align, .. }, Arg::Buffer(_)) => {
-                let bytes =
-                    len.checked_mul(ty.size() as u64).ok_or_else(|| wrong(name, "its size overflows".into()))?;
+                let bytes = len.checked_mul(ty.size() as u64).ok_or_else(|| wrong("its size overflows".into()))?;
                 (*banks, bytes, if packets.contains(&id) { (*align).max(16) } else { *align }, *ty)
             }
             (Param::Scalar { ty, .. }, Arg::Scalar(_)) => (1, ty.size() as u64, ty.size() as u32, *ty),
             (Param::Slots { len, stride, banks, .. }, Arg::Slots(_)) => {
                 let bytes = len.checked_mul(u64::from(*stride));
-                (*banks, bytes.ok_or_else(|| wrong(name, "its size overflows".into()))?, 8, Type::U64)
+                (*banks, bytes.ok_or_else(|| wrong("its size overflows".into()))?, 8, Type::U64)
             }
             // Entries and tickets have the sizes and alignments of a ring.
             (Param::Queue { .. }, Arg::Queue(queue)) => match queue.capacity() {
                 Some(_) => (2, TICKETS_BYTES as u64, 64, Type::U64),
-                None => return Err(wrong(name, "its memory is no ring: bind a tensor::Ring's queue".into())),
+                None => return Err(wrong("its memory is no ring: bind a tensor::Ring's queue".into())),
             },
-            _ => return Err(wrong(name, format!("a {arg:?} cannot be bound to it"))),
+            _ => return Err(wrong(format!("a {arg:?} cannot be bound to it"))),
         };
         let memories = memories(arg);
         if memories.len() != banks as usize {
-            return Err(wrong(name, format!("{} memories for {banks} banks", memories.len())));
+            return Err(wrong(format!("{} memories for {banks} banks", memories.len())));
         }
         if let Some(what) = MixedBanks::objection(memories, kernel.is_matched(id)) {
-            return Err(wrong(name, what));
+            return Err(wrong(what));
         }
         for memory in memories {
             let reach = memory.reachable_from();
             if !reach.host {
-                return Err(wrong(
-                    name,
-                    format!("it is reached from {reach}, not from the host: the CPU engine cannot use it"),
-                ));
+                return Err(wrong(format!(
+                    "it is reached from {reach}, not from the host: the CPU engine cannot use it"
+                )));
             }
             if memory.is_returned() {
-                return Err(wrong(name, "it was lent for the time of a closure, and its owner has it back".into()));
+                return Err(wrong("it was lent for the time of a closure, and its owner has it back".into()));
             }
             if memory.home().is_some_and(|home| !home.is_here()) {
-                return Err(wrong(
-                    name,
-                    "it is another thread's own: prepare the kernel on the thread that made it".into(),
-                ));
+                return Err(wrong("it is another thread's own: prepare the kernel on the thread that made it".into()));
             }
             if (memory.bytes() as u64) < bytes {
-                return Err(wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes())));
+                return Err(wrong(format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes())));
             }
             let address = memory.start().as_ptr() as usize;
             if bytes > 0 && !address.is_multiple_of(align as usize) {
-                let (param, align) = (name.to_string(), align as usize);
+                let (param, align) = (kernel.name_for(id, me), align as usize);
                 return Err(PrepareError::Unaligned { param, ty, align, address });
             }
         }

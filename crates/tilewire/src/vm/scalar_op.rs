@@ -1,7 +1,7 @@
 //! Scalar functions as types, so that a loop can be compiled for each (op, type), and the macros that map the IR's op
 //! and type to them.
 
-use crate::ir::scalar::{Float, Integer, Number};
+use crate::ir::scalar::{Arithmetic, Float, Integer};
 
 /// A function of one element.
 pub(crate) trait Unary<T> {
@@ -43,13 +43,14 @@ macro_rules! binary {
 }
 
 unary! {
-    Neg: Number = neg; Abs: Number = abs; Not: Integer = not;
+    Neg: Arithmetic = neg; Abs: Arithmetic = abs; Not: Integer = not;
     Sqrt: Float = sqrt; Rsqrt: Float = rsqrt; Rcp: Float = rcp; Exp: Float = exp; Log: Float = log; Tanh: Float = tanh;
     Floor: Float = floor; Ceil: Float = ceil; Trunc: Float = trunc; RoundEven: Float = round_even;
 }
 
 binary! {
-    Add: Number = add; Sub: Number = sub; Mul: Number = mul; Div: Number = div; Min: Number = min; Max: Number = max;
+    Add: Arithmetic = add; Sub: Arithmetic = sub; Mul: Arithmetic = mul; Div: Arithmetic = div;
+    Min: Arithmetic = min; Max: Arithmetic = max;
     Rem: Integer = rem; MulHi: Integer = mul_hi; And: Integer = and; Or: Integer = or; Xor: Integer = xor;
     Shl: Integer = shl; Shr: Integer = shr;
 }
@@ -67,7 +68,7 @@ impl Unary<u8> for NotBool {
 macro_rules! compare {
     ($($name:ident = |$a:ident, $b:ident| $body:expr;)*) => {$(
         pub(crate) struct $name;
-        impl<T: Number> Compare<T> for $name {
+        impl<T: Arithmetic> Compare<T> for $name {
             #[inline(always)]
             fn apply($a: T, $b: T) -> bool {
                 $body

@@ -469,8 +469,6 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::hint::black_box;
-    use std::time::Instant;
 
     const ORDERS: [Order; 5] = [
         Order::Across { bytes: 256 },
@@ -574,83 +572,5 @@ mod tests {
             transpose(vector.as_mut_ptr().cast(), 70 * 4, src, 37 * 4, 37, 70, 4, Stores::Cached, Level::detect());
         }
         assert_eq!(plain, vector);
-    }
-
-    /// Compares the choice of [`Order::of`] with all other orders, and with lines, which have only one order. Run with
-    /// `cargo test --release -- --ignored --nocapture transpose_speed`.
-    #[test]
-    #[ignore = "prints timings"]
-    fn transpose_speed() {
-        let level = Level::detect();
-        let orders = || {
-            let across = [64, 256, 1024, 2048].map(|bytes| Order::Across { bytes });
-            across.into_iter().chain([16, 64, 256, 512].map(|cols| Order::Down { cols }))
-        };
-        let ways = || {
-            [Stores::Cached, Stores::Streamed].into_iter().flat_map(|stores| orders().map(move |order| (stores, order)))
-        };
-        let ways: Vec<_> = ways().flat_map(|(stores, order)| [(stores, order, false), (stores, order, true)]).collect();
-        println!("{level:?}, two threads at once, GB/s of input of each, by tiles / by lines");
-        for (side, elem) in [
-            (128, 4),
-            (512, 4),
-            (1024, 4),
-            (1456, 4),
-            (4096, 4),
-            (128, 2),
-            (512, 2),
-            (2048, 2),
-            (512, 1),
-            (2048, 1),
-            (512, 8),
-        ] {
-            let (bytes, stride) = (side * side * elem, side * elem);
-            let barrier = std::sync::Barrier::new(2);
-            let time = || {
-                let (src, mut dst) = (vec![1u8; bytes + 64], vec![2u8; bytes + 64]);
-                let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
-                let (src, dst) = (src.wrapping_add(src.align_offset(64)), dst.wrapping_add(dst.align_offset(64)));
-                let (rows, cols, calls) = (side, side, ((1 << 20) / bytes).max(1));
-                let mut samples = vec![Vec::new(); ways.len()];
-                for _ in 0..25 {
-                    for (&(stores, order, lines), samples) in ways.iter().zip(&mut samples) {
-                        let m = Matrix {
-                            dst,
-                            dst_stride: stride,
-                            src,
-                            src_stride: stride,
-                            rows,
-                            cols,
-                            stores,
-                            order,
-                            lines,
-                        };
-                        // SAFETY: both buffers hold side * side elements.
-                        let work = || (0..calls).for_each(|_| unsafe { run(black_box(m), elem, level) });
-                        work();
-                        barrier.wait();
-                        let start = Instant::now();
-                        work();
-                        samples.push(start.elapsed().as_nanos() as f64 / calls as f64);
-                    }
-                }
-                samples.iter_mut().for_each(|samples| samples.sort_by(f64::total_cmp));
-                samples.into_iter().map(|samples| bytes as f64 / samples[samples.len() / 2]).collect::<Vec<_>>()
-            };
-            let speeds =
-                std::thread::scope(|scope| [0, 1].map(|_| scope.spawn(time)).map(|thread| thread.join().unwrap()));
-            println!("{side} x {side}, {elem} bytes");
-            for (k, (stores, order, _)) in ways.iter().enumerate().step_by(2) {
-                let speed = |k: usize| (speeds[0][k] + speeds[1][k]) / 2.0;
-                let chosen = Order::of(*stores == Stores::Streamed, stride, bytes) == *order;
-                let name = format!("{order:?}");
-                println!(
-                    "  {stores:<8?} {name:<24} {:>5.1} / {:>5.1}{}",
-                    speed(k),
-                    speed(k + 1),
-                    if chosen { "  *" } else { "" }
-                );
-            }
-        }
     }
 }

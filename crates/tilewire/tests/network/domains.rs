@@ -1,4 +1,5 @@
-//! Segments of processes in domains: what is mapped, what is a shadow, and what is told between them. These need no network.
+//! Segments of processes in domains: what is mapped, what is a shadow, and what is told between them. These need no
+//! network.
 
 use std::time::{Duration, Instant};
 use tilewire::transport::{AbortCode, Cause, Domains, Monitor, SegmentError, SegmentOptions, SegmentSet};

@@ -29,28 +29,6 @@ fn gives_the_bytes_of_shared_memory(test: &str, ranks: &[usize], body: fn(&World
     }
 }
 
-fn over(world: &World, provider: &str) -> Result<u64, RankError> {
-    let link = fabric(world, provider)?;
-    assert!(link.to_string().contains(provider), "{link}");
-    let result = digest(&all(&link)?);
-    assert!(link.carried_bytes() > 0);
-    link.close()?;
-    Ok(result)
-}
-
-#[test]
-fn everything_arrives_over_tcp() {
-    let test = "fabric::everything_arrives_over_tcp";
-    gives_the_bytes_of_shared_memory(test, &[2, 3, 4], |world| over(world, "tcp"));
-}
-
-/// This provider orders nothing.
-#[test]
-fn everything_arrives_over_shm_in_any_order() {
-    let test = "fabric::everything_arrives_over_shm_in_any_order";
-    gives_the_bytes_of_shared_memory(test, &[2, 3, 4], |world| over(world, "shm"));
-}
-
 #[test]
 fn domains_that_are_given_are_joined_by_the_network() {
     let test = "fabric::domains_that_are_given_are_joined_by_the_network";

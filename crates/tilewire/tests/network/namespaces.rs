@@ -1,5 +1,6 @@
-//! Two hosts, as far as the network goes: two namespaces joined by a pair of virtual interfaces, with two ranks in each. SKIP where the
-//! system does not let this process make namespaces. Whatever a test makes it removes, also when it fails.
+//! Two hosts, as far as the network goes: two namespaces joined by a pair of virtual interfaces, with two ranks in
+//! each. SKIP where the system does not let this process make namespaces. Whatever a test makes it removes, also when
+//! it fails.
 
 use super::suite::{PATIENCE, SMALL, all, digest, expected, network, staged};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -77,8 +78,8 @@ impl Hosts {
             let (namespaces, host) = (namespaces.clone(), places[rank]);
             command.env("TILEWIRE_TEST_ADDRESS", self.address(host)).env("TILEWIRE_TEST_DEADLINE", deadline);
             command.env("TILEWIRE_TEST_LAUNCHER", launcher);
-            // SAFETY: between fork and exec, `setns` is a system call that takes plain numbers, and the descriptor is open
-            // in the child: it was copied by the fork.
+            // SAFETY: between fork and exec, `setns` is a system call that takes plain numbers, and the descriptor is
+            // open in the child: it was copied by the fork.
             unsafe {
                 command.pre_exec(move || match libc::setns(namespaces[host].as_raw_fd(), libc::CLONE_NEWNET) {
                     0 => Ok(()),
@@ -235,8 +236,8 @@ fn a_kill_on_one_host_is_told_on_the_other() {
     }
 }
 
-/// One host is cut off in mid-transfer: everybody has an error that names a rank of the other host, within the deadline. When the
-/// interface is up again, a new job works.
+/// One host is cut off in mid-transfer: everybody has an error that names a rank of the other host, within the
+/// deadline. When the interface is up again, a new job works.
 #[test]
 fn a_host_that_is_cut_off_is_an_error_on_both_sides() {
     let test = "namespaces::a_host_that_is_cut_off_is_an_error_on_both_sides";

@@ -6,8 +6,8 @@ use tilewire::link::{
 };
 use tilewire::transport::{Rank, RankError, TransportError, World};
 use tilewire::{
-    Algorithm, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, reduce_scatter,
-    send, sendrecv,
+    Algorithm, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, reduce_scatter, send,
+    sendrecv,
 };
 use tilewire_testkit::libfabric;
 
@@ -63,7 +63,8 @@ fn bits(out: &Tensor<f32>) -> Vec<u32> {
     out.to_vec().iter().map(|x| x.to_bits()).collect()
 }
 
-/// What sends, receives and every collective give on this rank, with and without hooks, as bits.
+/// What sends, receives and collectives give on this rank, as bits. `transfers/every_link.rs` has everything over each
+/// network.
 pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
     let (next, before) = neighbours(link);
@@ -90,8 +91,6 @@ pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
             all.push(bits(&short));
         }
     }
-    all.push(scaled(link, 4096)?);
-    all.push(transposed(link, 31, 33)?);
     // A pair alone; the others do nothing.
     let (x, y) = (Tensor::from_slice(&[3.5f32 + me as f32; 100]), Tensor::<f32>::zeros(100));
     match me {
@@ -101,38 +100,6 @@ pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
     }
     all.push(bits(&y));
     Ok(all)
-}
-
-/// Bytes of eight bits with a scale for 32 neighbours: two parts, so two posts for each tile.
-fn scaled(link: &dyn Transport, len: usize) -> Result<Vec<u32>, RunError> {
-    let me = link.rank().index();
-    let inp = Tensor::from_slice(&(0..len).map(|i| ((i * 37 + me * 11) % 1013) as f32 - 300.0).collect::<Vec<_>>());
-    let out = Tensor::<f32>::zeros(len);
-    let (next, before) = neighbours(link);
-    sendrecv(link, &out, &inp, next, before)
-        .produce2(|c| {
-            let x = c.input.load(c.pos());
-            let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE);
-            ((x / scale).cast::<F8E4M3>(), scale)
-        })
-        .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
-        .config(Knobs { granule: Some(32), ..staged(1024, 4) })
-        .run()?;
-    Ok(bits(&out))
-}
-
-fn transposed(link: &dyn Transport, rows: usize, cols: usize) -> Result<Vec<u32>, RunError> {
-    let me = link.rank().index();
-    let inp = Tensor::from_slice(&(0..rows * cols).map(|i| (i * 3 + me) as f32).collect::<Vec<_>>());
-    let out = Tensor::<f32>::zeros(rows * cols);
-    let (next, before) = neighbours(link);
-    sendrecv(link, &out, &inp, next, before)
-        .chunk_shape(rows, cols)
-        .output_shape(cols, rows)
-        .produce(|c| c.input.at(c.col(), c.row()))
-        .config(staged(2048, 2))
-        .run()?;
-    Ok(bits(&out))
 }
 
 /// A digest of what [`all`] gave, to compare ranks that share no memory.

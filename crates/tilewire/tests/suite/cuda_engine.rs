@@ -1,14 +1,18 @@
-//! The GPU engine on a GPU; without one these tests say so and pass. `TILEWIRE_REQUIRE=cuda` makes a missing GPU a failure.
+//! The GPU engine on a GPU; without one these tests say so and pass. `TILEWIRE_REQUIRE=cuda` makes a missing GPU a
+//! failure.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::check::{self, Options};
-use tilewire::collective::Rounds;
+use tilewire::collective::{Map, PreparedExchange, Rounds};
 use tilewire::cuda::{CudaError, Device};
+use tilewire::hooks::Compose;
+use tilewire::ir::scalar::Element;
 use tilewire::link::{NvlOptions, NvlTransport};
 use tilewire::transport::World;
-use tilewire::{Memory, RunError, Tensor, all_reduce, barrier, hooks, kernel, map};
+use tilewire::{Bf16, F8E4M3, Memory, RunError, Scalar, Tensor, all_reduce, barrier, hooks, kernel, map};
 use tilewire_testkit::copied::evaluate;
+use tilewire_testkit::hook_samples;
 use tilewire_testkit::programs::{Hosted, Program};
 use tilewire_testkit::random::Random;
 
@@ -127,6 +131,115 @@ fn a_map_runs_where_its_tensors_lie() {
     // One tensor here, the other there.
     let error = map(&y, &Tensor::<i32>::zeros(data.len())).run().unwrap_err();
     assert!(matches!(error, RunError::Cuda(CudaError::Argument { .. })), "{error}");
+}
+
+/// Every hook with every type, on numbers of all kinds, as a kernel on copies of its tensors.
+#[test]
+fn every_hook_of_the_library_gives_its_bits_on_a_gpu() {
+    let Some(device) = device() else { return };
+    for sample in hook_samples::all() {
+        let (traced, name) = (&sample.traced, &sample.name);
+        let results = evaluate(&device, &traced.kernel, &traced.args, Some(Duration::from_secs(10)));
+        let results = results.unwrap_or_else(|error| panic!("{name}: {error}"));
+        if let Some(fault) = sample.fault(&results[sample.param()][0]) {
+            panic!("{fault}\n{}", traced.kernel);
+        }
+    }
+}
+
+/// Where the tensors of a map lie: on a GPU, or on the host.
+#[derive(Clone, Copy)]
+struct Place<'d>(Option<&'d Arc<Device>>);
+
+impl Place<'_> {
+    fn tensor<T: Element>(&self, len: usize, of: impl Fn(usize) -> T) -> Tensor<T> {
+        let data: Vec<T> = (0..len).map(of).collect();
+        self.0.map_or_else(|| Tensor::from_slice(&data), |device| device.tensor(&data).unwrap())
+    }
+}
+
+/// A map gives on the device what it gives on the host, where its hooks capture tensors of the same place.
+fn maps_alike<In: Element, Out: Element>(
+    gpu: Place<'_>,
+    name: &str,
+    (sent, inp): (usize, fn(usize) -> In),
+    (received, out): (usize, fn(usize) -> Out),
+    build: impl for<'h> Fn(Map<'h, In, Out>, &Place<'_>) -> Result<PreparedExchange<'static>, RunError>,
+) {
+    let [on_gpu, on_host] = [gpu, Place(None)].map(|place| {
+        let (x, y) = (place.tensor(sent, inp), place.tensor(received, out));
+        let run = || -> Result<(), RunError> {
+            let mut map = build(map(&y, &x), &place)?;
+            // The second launch sees what the first one left.
+            (0..2).try_for_each(|_| map.run())?;
+            map.sync()
+        };
+        run().unwrap_or_else(|error| panic!("{name}: {error}"));
+        y.to_vec()
+    });
+    let wrong = (0..received).find(|&i| on_gpu[i].to_bits() != on_host[i].to_bits());
+    let of = |i: usize| (i, on_gpu[i].to_bits(), on_host[i].to_bits());
+    assert_eq!(wrong.map(of), None, "{name}: (position, bits on the GPU, on the host)");
+}
+
+type Build = dyn for<'h> Fn(Map<'h, f32, f32>, &Place<'_>) -> Result<PreparedExchange<'static>, RunError>;
+
+#[test]
+fn maps_of_every_hook_agree_on_device_tensors() {
+    let Some(device) = device() else { return };
+    let gpu = Place(Some(&device));
+    fn number(i: usize) -> f32 {
+        ((i * 37) % 1013) as f32 / 7.0 - 60.0
+    }
+    const N: usize = 120 * 257;
+    let like = |name: &str, build: &Build| {
+        maps_alike(gpu, name, (N, number), (N, |_| 0.0), build);
+    };
+    like("copy", &|map, _| map.produce(hooks::copy()).build());
+    like("gelu", &|map, _| map.produce(hooks::copy().then(hooks::gelu)).build());
+    like("silu", &|map, _| map.produce(hooks::copy().then(hooks::silu)).build());
+    like("transpose", &|map, _| map.chunk_shape(120, 257).output_shape(257, 120).produce(hooks::transpose()).build());
+    like("permute", &|map, _| map.produce(hooks::permute([8, 257, 15], [2, 0, 1])).build());
+    like("gather_by", &|map, place| {
+        let index = place.tensor(N, |i| (i * 7 % N) as i32);
+        map.produce(hooks::gather_by(&index)).build()
+    });
+    like("scatter_by", &|map, place| {
+        // 7 and the length have no common divisor.
+        let index = place.tensor(N, |i| (i * 7 % N) as u32);
+        map.consume(hooks::scatter_by(&index)).build()
+    });
+    like("mask and keep", &|map, _| {
+        let masked = map.produce(hooks::mask(|c| (c.pos() % 5).ne(0), -1.0));
+        masked.consume(hooks::keep(|c| c.pos().lt(30_000))).build()
+    });
+    like("scale", &|map, _| {
+        let factor = Scalar::new(1.7f32);
+        map.produce(hooks::scale(&factor)).build()
+    });
+    like("bias", &|map, place| {
+        let columns = place.tensor(257, number);
+        map.chunk_shape(120, 257).produce(hooks::bias(hooks::per_col(&columns))).consume(hooks::accumulate()).build()
+    });
+    like("rms_norm", &|map, place| {
+        let weight = place.tensor(120, number);
+        map.produce(hooks::rms_norm(&weight, 1e-5)).build()
+    });
+    like("quantise and dequantise", &|map, _| {
+        map.produce2(hooks::quantise(F8E4M3::MAX, 24)).consume(hooks::dequantise()).build()
+    });
+    like("quantise to integers, with a shared scale", &|map, _| {
+        map.produce2(hooks::quantise(i8::MAX, 8)).last_per(8).consume(hooks::dequantise()).build()
+    });
+    maps_alike(gpu, "swiglu", (N, number), (N / 2, |_| 0.0f32), |map, _| {
+        map.chunk_shape(257, 120).output_shape(257, 60).produce(hooks::swiglu()).build()
+    });
+    maps_alike(gpu, "cast and store", (N, number), (N, |_| 0i16), |map, _| {
+        map.produce(hooks::copy().then(|x| x.cast::<Bf16>())).consume(hooks::store()).build()
+    });
+    maps_alike(gpu, "accumulate", (N, |i| Bf16::from_f32(number(i))), (N, number), |map, _| {
+        map.consume(hooks::accumulate()).build()
+    });
 }
 
 /// Maps and collectives of a thread run in the order of its calls, though they are on different streams.

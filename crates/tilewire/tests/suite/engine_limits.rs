@@ -1,5 +1,5 @@
-//! What safe code must not be able to do to the engine: numbers known only at run time that wrap, rings that are none, roles that poll,
-//! stores that cross. Each was found by review before it was found by a user.
+//! What safe code must not be able to do to the engine: numbers known only at run time that wrap, rings that are none,
+//! roles that poll, stores that cross. Each was found by review before it was found by a user.
 
 use std::time::Duration;
 use tilewire::prelude::*;

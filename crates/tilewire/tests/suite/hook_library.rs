@@ -1,4 +1,5 @@
-//! Every hook of the library gives the bits its documentation says: on the CPU engine, by definition and as PTX, and over a wire.
+//! Every hook of the library gives the bits its documentation says: on the CPU engine, by definition and as PTX, and
+//! over a wire.
 
 use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Exchange, PreparedExchange};

@@ -1,8 +1,8 @@
-//! The architecture as a test: which folder may use which, where `unsafe` may stand, how files are named and how long they
-//! get. What it enforces is written in ARCHITECTURE.md; change both together.
+//! The architecture as a test: which folder may use which, where `unsafe` may stand, how files are named and how long
+//! they get. What it enforces is written in ARCHITECTURE.md; change both together.
 //!
-//! It reads the source text, so it needs no build of what it judges, and every judge is a function from files to faults, so
-//! that planted violations can show that it sees (the tests at the end).
+//! It reads the source text, so it needs no build of what it judges, and every judge is a function from files to
+//! faults, so that planted violations can show that it sees (the tests at the end).
 
 use std::fmt;
 use std::path::Path;
@@ -30,10 +30,11 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "transport", uses: &["tensor"], is_unsafe: true },
     // Device code in the hook language. Of `transport` it knows the memories of an endpoint and how they are numbered.
     Folder { name: "schedule", uses: &["hook", "ir", "tensor", "transport"], is_unsafe: false },
-    // The transports that users hold. Of `hook` and `schedule` it knows how a kernel is bound to a peer, of `cuda` devices and their memory.
+    // The transports that users hold. Of `hook` and `schedule` it knows how a kernel is bound to a peer, of `cuda`
+    // devices and their memory.
     Folder { name: "link", uses: &["cuda", "hook", "schedule", "tensor", "transport"], is_unsafe: false },
-    // `vm` and `cuda` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
-    // sleeps on their doorbells, and neither of the two may know the other.
+    // `vm` and `cuda` to prepare and launch; what is inside it is private to it. `transport` because a launch that
+    // waits for other ranks sleeps on their doorbells, and neither of the two may know the other.
     Folder {
         name: "collective",
         uses: &["cuda", "hook", "ir", "link", "schedule", "tensor", "transport", "vm"],
@@ -49,8 +50,8 @@ const FOLDERS: &[Folder] = &[
 
 /// Files of the root that every folder may use: they know no folder.
 const SHARED: &[&str] = &["processor", "sync"];
-/// Modules of `crates/tilewire-testkit` that unit tests of the library may use: they name no type of the library. Those that do name types
-/// of another build of it, and are for tests outside of the library.
+/// Modules of `crates/tilewire-testkit` that unit tests of the library may use: they name no type of the library. Those
+/// that do name types of another build of it, and are for tests outside of the library.
 const TESTKIT: &[&str] = &["libfabric", "mutations", "random"];
 /// Longer than this, a file is two files.
 const MAX_LINES: usize = 700;
@@ -190,8 +191,8 @@ fn form(file: &File) -> Vec<Fault> {
     faults
 }
 
-/// Uses of one file of a folder by another that lie on a circle, and uses of names that hide the file they come from. Tests inside files may
-/// use anything.
+/// Uses of one file of a folder by another that lie on a circle, and uses of names that hide the file they come from.
+/// Tests inside files may use anything.
 fn circles(folder: &str, files: &[File]) -> Vec<Fault> {
     let files: Vec<&File> =
         files.iter().filter(|file| file.folder() == Some(folder) && !file.is_folder_head()).collect();
@@ -406,8 +407,8 @@ fn is_character(text: &str) -> bool {
     matches!((chars.next(), chars.next()), (Some('\\'), _) | (Some(_), Some('\'')))
 }
 
-/// What the code names in the crate's root, with the line: the `ir` of `crate::ir::Op`, of `use crate::{ir, tensor}` and of
-/// `super::super::ir` where two `super` lead to the root. `depth` is the depth of the file's module.
+/// What the code names in the crate's root, with the line: the `ir` of `crate::ir::Op`, of `use crate::{ir, tensor}`
+/// and of `super::super::ir` where two `super` lead to the root. `depth` is the depth of the file's module.
 fn references(source: &str, depth: usize) -> Vec<(usize, String)> {
     let tokens = tokens(source);
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|t| t.text == text);
@@ -431,7 +432,8 @@ fn references(source: &str, depth: usize) -> Vec<(usize, String)> {
     found
 }
 
-/// Reads the path or tree of paths at `at`, relative to a module `depth` below the root; gives the position after what it read.
+/// Reads the path or tree of paths at `at`, relative to a module `depth` below the root; gives the position after what
+/// it read.
 fn path(tokens: &[Token], mut at: usize, mut depth: usize, found: &mut Vec<(usize, String)>) -> usize {
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|t| t.text == text);
     loop {

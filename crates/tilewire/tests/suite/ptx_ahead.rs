@@ -1,5 +1,5 @@
-//! Long bodies as PTX, whose loads come ahead of them through shared memory (`src/ptx/ahead.rs`): the bytes are those of the reference
-//! evaluator, whatever the number of elements, the warps and the bytes of a lane's vector.
+//! Long bodies as PTX, whose loads come ahead of them through shared memory (`src/ptx/ahead.rs`): the bytes are those
+//! of the reference evaluator, whatever the number of elements, the warps and the bytes of a lane's vector.
 
 use tilewire::hook::Value;
 use tilewire::ir::simplify;
@@ -118,8 +118,9 @@ fn other_bodies_come_ahead() {
 /// What a body makes of its groups.
 type Grouped = for<'t> fn(Value<'t, f32>, u32) -> Value<'t, f32>;
 
-/// Groups of all sizes: in a lane's vector, in several lanes', in both vectors of some lanes. Sums have an order, the largest magnitude is
-/// looked for among pairs of small floats, and two groups of different sizes meet in one body. The first of a group stores what it gives.
+/// Groups of all sizes: in a lane's vector, in several lanes', in both vectors of some lanes. Sums have an order, the
+/// largest magnitude is looked for among pairs of small floats, and two groups of different sizes meet in one body. The
+/// first of a group stores what it gives.
 #[test]
 fn groups_of_all_sizes_come_ahead() {
     let ops: [(&str, Grouped); 6] = [

@@ -1,4 +1,5 @@
-//! PTX without a GPU: every text is assembled by NVIDIA's own assembler for all targets, without errors and without spills.
+//! PTX without a GPU: every text is assembled by NVIDIA's own assembler for all targets, without errors and without
+//! spills.
 
 use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, PtxError, Target, emit};

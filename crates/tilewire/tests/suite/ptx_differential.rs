@@ -1,6 +1,6 @@
-//! The PTX of random programs, on a machine that runs PTX by its manual, gives the bytes that the reference evaluator gives. No GPU
-//! and no assembler is needed. What this cannot see: missing fences (the machine's memory is sequentially consistent) and
-//! where hardware differs from the manual.
+//! The PTX of random programs, on a machine that runs PTX by its manual, gives the bytes that the reference evaluator
+//! gives. No GPU and no assembler is needed. What this cannot see: missing fences (the machine's memory is sequentially
+//! consistent) and where hardware differs from the manual.
 
 use proptest::prelude::*;
 use tilewire::check::{self, Options as Schedule};
@@ -58,7 +58,8 @@ proptest! {
     }
 }
 
-/// Random programs get to the ways that the PTX of some bodies goes. Each leaves a mark in the text that nothing else does.
+/// Random programs get to the ways that the PTX of some bodies goes. Each leaves a mark in the text that nothing else
+/// does.
 #[test]
 fn random_programs_go_all_ways() {
     const PROGRAMS: u32 = 600;
@@ -94,7 +95,8 @@ fn added_to(line: &str) -> Option<&str> {
     (to == from && !by.starts_with('%')).then_some(to)
 }
 
-/// What the PTX of some bodies does, and how many programs do at least: about half of those that did when this was written.
+/// What the PTX of some bodies does, and how many programs do at least: about half of those that did when this was
+/// written.
 const WAYS: [(&str, u32); 8] = [
     ("loads that come ahead", 35),
     ("squares", 10),
@@ -111,8 +113,8 @@ fn cases() -> u32 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
 }
 
-/// Ranks in a ring: each sends its input tile by tile to the next, through a staging slot per step mod depth; copies of the roles
-/// take the steps in turn.
+/// Ranks in a ring: each sends its input tile by tile to the next, through a staging slot per step mod depth; copies of
+/// the roles take the steps in turn.
 #[test]
 fn ranks_in_a_ring_pass_their_tiles_on() {
     const TILE: i64 = 37;
@@ -161,7 +163,8 @@ fn ranks_in_a_ring_pass_their_tiles_on() {
     }
 }
 
-/// Ranks that put packets to all others look at those of several before they wait for any; blocks lie in one shard each, or in two.
+/// Ranks that put packets to all others look at those of several before they wait for any; blocks lie in one shard
+/// each, or in two.
 #[test]
 fn ranks_add_what_all_of_them_sent() {
     // With shards that begin with tiles, and within; of unequal length, and empty.
@@ -256,7 +259,8 @@ fn hooks_know_as_ptx_what_their_definition_says() {
             packet_bytes: 256 << 10,
         };
         let links = Rehearsal::new(geometry).with_copies(copies).ranks();
-        // The machine takes its time: both hooks, with a shape; and reductions without, which between GPUs go in one pass.
+        // The machine takes its time: both hooks, with a shape; and reductions without, which between GPUs go in one
+        // pass.
         let here = |form: &Form| {
             let is_whole = form.consumes && form.shaped && form.collective != Collective::Send;
             let is_one_pass = !form.consumes && !form.shaped && form.collective.reduces();

@@ -1,5 +1,5 @@
-//! What a lane puts into scratch and gets back itself stays in a register: the same bytes, without shared memory, and without a
-//! barrier until somebody could write what is read for it.
+//! What a lane puts into scratch and gets back itself stays in a register: the same bytes, without shared memory, and
+//! without a barrier until somebody could write what is read for it.
 
 use std::collections::BTreeSet;
 use std::slice::from_ref;
@@ -154,7 +154,8 @@ fn nobody_writes_what_is_still_read() {
     }
 }
 
-/// A one-shot all-reduce has one barrier, by which the leader hands out its counters, before it sends what it has loaded.
+/// A one-shot all-reduce has one barrier, by which the leader hands out its counters, before it sends what it has
+/// loaded.
 #[test]
 fn all_reduces_hold_what_they_send() {
     for len in [3 * 128, 1024] {
@@ -184,7 +185,8 @@ fn all_reduce_holds(ranks: usize, len: usize, blocks: usize) {
     assert!(run.results.iter().all(|rank| rank.iter().flatten().any(|memory| *memory == right)));
     let warps: usize = traced[0].kernel.roles.values().map(|role| role.warps as usize * role.copies as usize).sum();
     assert_eq!(stores(&run, 32 * warps), 0);
-    // The leader of every block, in its own order: it loads what it sends, has met the others once when it waits, and sends then.
+    // The leader of every block, in its own order: it loads what it sends, has met the others once when it waits, and
+    // sends then.
     let input = traced[0].kernel.params.iter().position(|(_, param)| param.name() == "input").expect("an input");
     for (rank, block) in (0..ranks).flat_map(|rank| (0..blocks as u32).map(move |block| (rank, block))) {
         let leader = |access: &Access| (access.rank, access.block, access.thread) == (rank, block, 0);

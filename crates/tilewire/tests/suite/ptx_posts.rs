@@ -1,5 +1,5 @@
-//! Posts to a network proxy as PTX: random kernels that post give the entries and the bytes that the CPU engine gives, on a machine
-//! that runs PTX by its manual, and their texts assemble for every target.
+//! Posts to a network proxy as PTX: random kernels that post give the entries and the bytes that the CPU engine gives,
+//! on a machine that runs PTX by its manual, and their texts assemble for every target.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::{Queue, RoleCtx, Value, View};
@@ -50,7 +50,8 @@ struct PostingRole {
     steps: Vec<Step>,
 }
 
-/// A kernel that posts. Every turn of a role of a block has a peer of its own, so that the order of its posts can be compared.
+/// A kernel that posts. Every turn of a role of a block has a peer of its own, so that the order of its posts can be
+/// compared.
 #[derive(Clone, Debug)]
 struct Posting {
     blocks: u32,
@@ -367,8 +368,48 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
     }
 }
 
-/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits than
-/// the field for it.
+/// Posts `count` bytes from byte `start` of 100, with bounds checked: what is posted, and the report.
+fn checked((start, count): (i64, i64)) -> (Vec<Posted>, Vec<u64>) {
+    let (source, ring) = (HostMemory::zeroed(100), Ring::new(2));
+    let traced = kernel("span", |k| {
+        let (queue, source) = (k.queue("wire", ring.queue(9)), k.region("source", &[source.clone()]));
+        k.role("main", 2).run(|r| {
+            // Unknown while tracing, as the block is.
+            r.post(queue, 1, source.bank(0).part(r.block() + start, 1), 0, r.block() + count);
+        });
+    })
+    .unwrap();
+    let module = emit(&simplify(&traced.kernel), Options { bounds: true, ..Options::new(Target::Sm90a) }).unwrap();
+    let mut memory = Memory::default();
+    let mut launch = Launch::new(&mut memory, 0, 1, u64::MAX);
+    let entries = memory.pieces.len();
+    launch.words.push(memory.add(vec![0; entries_bytes(2) as usize]));
+    launch.words.extend([memory.add(vec![0; TICKETS_BYTES]), 2, 9 << 32]);
+    launch.words.push(memory.add(vec![0; 100]));
+    ptx_machine::run_beside(&[(&module, &launch.args())], &mut memory, &mut |_| {})
+        .unwrap_or_else(|fault| panic!("{}", fault.0));
+    let mut proxy = Proxy { rank: 0, entries, capacity: 2, posted: Vec::new() };
+    proxy.empty(&mut memory);
+    (proxy.posted, (0..abi::REPORT_WORDS).map(|k| memory.word(launch.report, 8 * k)).collect())
+}
+
+/// As the CPU engine does.
+#[test]
+fn a_span_that_leaves_its_source_is_reported_and_not_posted_where_bounds_are_checked() {
+    for span in [(0, 1), (0, 100), (99, 1), (40, 60), (100, 0), (-1, 0)] {
+        let (posted, report) = checked(span);
+        assert_eq!((posted.len(), report), (1, vec![0; abi::REPORT_WORDS]), "{span:?}");
+        assert_eq!(posted[0].span.map(|posted| posted.bytes), Some(span.1 as u64));
+    }
+    let max = i64::MAX;
+    for span in [(0, 101), (100, 1), (99, 2), (-1, 1), (-1, 200), (max, 1), (max, max), (5, max), (i64::MIN, max)] {
+        let (posted, report) = checked(span);
+        assert_eq!((posted, report[0]), (Vec::new(), abi::OUTSIDE), "{span:?}");
+    }
+}
+
+/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits
+/// than the field for it.
 #[test]
 fn a_peer_that_does_not_exist_changes_no_other_field() {
     let ring = Ring::new(4);

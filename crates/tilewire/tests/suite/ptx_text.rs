@@ -22,8 +22,8 @@ fn main_kernels_look_as_they_did() {
     }
 }
 
-/// What the leader has loaded of memory it hands out after what only fills scratch: both are under way together. What it loads of scratch
-/// it hands out before.
+/// What the leader has loaded of memory it hands out after what only fills scratch: both are under way together. What
+/// it loads of scratch it hands out before.
 #[test]
 fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
     use tilewire::{Tensor, kernel};
@@ -58,7 +58,8 @@ fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
     }
 }
 
-/// Lanes wait for what the leader has written, also where a bulk copy comes between: the barrier by which it makes room is mostly jumped over.
+/// Lanes wait for what the leader has written, also where a bulk copy comes between: the barrier by which it makes room
+/// is mostly jumped over.
 #[test]
 fn a_bulk_copy_is_no_barrier() {
     use tilewire::{Tensor, kernel};
@@ -127,8 +128,8 @@ fn orders_are_in_the_text() {
     let text = text(&kernels::staged());
     let code = Parsed::parse(&text).unwrap();
     let instrs = &code.instrs;
-    // One data signal: a barrier right before its release. One credit: a barrier, then a relaxed store. Both are the leader's, to the
-    // first byte of a slot; the reports of a wait that gives up have other places.
+    // One data signal: a barrier right before its release. One credit: a barrier, then a relaxed store. Both are the
+    // leader's, to the first byte of a slot; the reports of a wait that gives up have other places.
     for order in ["release", "relaxed"] {
         let is_signal = |instr: &&Instr| {
             instr.parts == ["st", order, "sys", "global", "u64"]
@@ -143,7 +144,8 @@ fn orders_are_in_the_text() {
     // Every look at a slot is an acquire; after the last one of a wait comes a barrier before any other access.
     let looks = instrs.iter().filter(|instr| instr.parts == ["ld", "acquire", "sys", "global", "u64"]);
     assert_eq!(looks.count(), 3 + 3 + 1, "{text}");
-    // Each copy of each role has a barrier of its own lanes: its number is in a register, and 0, of the whole block, is not used.
+    // Each copy of each role has a barrier of its own lanes: its number is in a register, and 0, of the whole block, is
+    // not used.
     let barriers: Vec<&Instr> = instrs.iter().filter(|instr| instr.parts == ["bar", "sync"]).collect();
     assert!(!barriers.is_empty(), "{text}");
     assert!(barriers.iter().all(|i| matches!(i.args[..], [Operand::Reg(_), Operand::Imm(128)])), "{text}");

@@ -1,5 +1,5 @@
-//! Transposes of elements of 16 bits as PTX: whatever the shape, the warps and what else the body does, the bytes are those of the
-//! reference evaluator. Which of them go through squares (`src/ptx/squares.rs`) is said beside each.
+//! Transposes of elements of 16 bits as PTX: whatever the shape, the warps and what else the body does, the bytes are
+//! those of the reference evaluator. Which of them go through squares (`src/ptx/squares.rs`) is said beside each.
 
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::ir::simplify;
@@ -149,7 +149,8 @@ fn bodies_compute_with_what_they_transpose() {
     check::<u16>(Target::Sm100a, (128, 64));
 }
 
-/// A part of a larger matrix, several times in a row, by copies of a role: the squares of one follow those of the one before.
+/// A part of a larger matrix, several times in a row, by copies of a role: the squares of one follow those of the one
+/// before.
 #[test]
 fn parts_of_a_matrix_are_transposed_one_after_the_other() {
     const SIDE: i64 = 256;

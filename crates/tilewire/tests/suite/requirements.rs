@@ -13,7 +13,8 @@ use tilewire_testkit::simulated::Launch;
 const SIZE: i64 = 96;
 const GUARD: u8 = 0xa5;
 
-/// Two blocks write ones into the middle of a tensor, in one role of several warps and copies; only block 1 has the offset.
+/// Two blocks write ones into the middle of a tensor, in one role of several warps and copies; only block 1 has the
+/// offset.
 fn fill(all: &Tensor<u8>, offset: &Scalar<i64>, bytes: &Scalar<i64>) -> (Traced, u32) {
     let line = std::cell::Cell::new(0);
     let traced = kernel("fill", |k| {

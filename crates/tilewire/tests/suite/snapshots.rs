@@ -1,5 +1,5 @@
-//! The text of kernels, kept beside the tests; `TILEWIRE_BLESS=1 cargo test -p tilewire --test suite snapshots` accepts new
-//! text.
+//! The text of kernels, kept beside the tests; `TILEWIRE_BLESS=1 cargo test -p tilewire --test suite snapshots` accepts
+//! new text.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

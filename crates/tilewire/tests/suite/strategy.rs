@@ -1,4 +1,5 @@
-//! Random programs for property tests. Not in the testkit, which the program `tilewire` is built with: it does without `proptest`.
+//! Random programs for property tests. Not in the testkit, which the program `tilewire` is built with: it does without
+//! `proptest`.
 
 use proptest::prelude::*;
 use tilewire_testkit::programs::Program;

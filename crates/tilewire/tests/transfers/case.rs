@@ -5,11 +5,12 @@ use std::cell::Cell;
 use std::time::Duration;
 use tilewire::ir::scalar::Element;
 use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, ShmOptions, ShmTransport, Transport, Window};
-use tilewire::transport::{LinkKind, Rank, RankError, TransportError, World};
+use tilewire::transport::{LinkKind, Rank, RankError, TransportError, World, WorldError};
 use tilewire::{Knobs, Primitive, Tensor, sendrecv};
 use tilewire_testkit::random::{Random, mixed};
 
-/// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.
+/// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in
+/// packets.
 pub const SMALL: ShmOptions = ShmOptions {
     per_peer_bytes: Some(32 << 10),
     max_blocks_per_peer: Some(8),
@@ -95,12 +96,22 @@ pub fn threads<R: Send>(
     what: impl std::fmt::Debug,
     body: impl Fn(&World) -> Result<R, RankError> + Sync,
 ) -> Vec<R> {
-    let (world, place) = (World::threads(ranks).deadline(LONG), PLACE.get());
-    let at_place = |world: World| {
+    let place = PLACE.get();
+    among(ranks, LONG, |world| body(&world))
+        .unwrap_or_else(|error| panic!("{error}\nin {what:?} at {place:?}, seed {}", seed()))
+}
+
+/// Runs `body` in threads with a deadline of their own; what fails is returned.
+pub fn among<R: Send>(
+    ranks: usize,
+    deadline: Duration,
+    body: impl Fn(World) -> Result<R, RankError> + Sync,
+) -> Result<Vec<R>, WorldError> {
+    let place = PLACE.get();
+    World::threads(ranks).deadline(deadline).run(|world| {
         PLACE.set(place);
-        body(&world)
-    };
-    world.run(at_place).unwrap_or_else(|error| panic!("{error}\nin {what:?} at {place:?}, seed {}", seed()))
+        body(world)
+    })
 }
 
 /// Now and then a rank is late.

@@ -1,4 +1,5 @@
-//! Doorbells: nobody sleeps through a signal for longer than a nap, among threads, among processes, with more ranks than cores.
+//! Doorbells: nobody sleeps through a signal for longer than a nap, among threads, among processes, with more ranks
+//! than cores.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -147,7 +148,8 @@ fn one_ring_wakes_all_who_sleep() {
     });
 }
 
-/// The price of a signal to a rank that is awake: a load, no fence. A full fence costs 5 ns and more on every processor we know.
+/// The price of a signal to a rank that is awake: a load, no fence. A full fence costs 5 ns and more on every processor
+/// we know.
 #[test]
 fn a_ring_nobody_needs_writes_nothing() {
     let set = SegmentSet::threads(1, 0).unwrap().remove(0);

@@ -67,7 +67,8 @@ fn column_slices_of_a_larger_matrix_arrive_as_rows() {
 
 #[test]
 fn what_travels_as_fp8_is_restored_within_its_precision() {
-    // Three bits of mantissa: half a unit in the last place is 1/16 of a number; what is restored is rounded to bf16 besides.
+    // Three bits of mantissa: half a unit in the last place is 1/16 of a number; what is restored is rounded to bf16
+    // besides.
     for (ranks, len) in [(1, 100), (2, 128), (3, 5000)] {
         let error = quantised_all_to_all::run(ranks, len).unwrap();
         assert!(error > 0.0 && error < 1.0 / 16.0, "{error}");

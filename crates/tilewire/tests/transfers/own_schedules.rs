@@ -1,33 +1,29 @@
-//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow, and
-//! what a rank is told by way of another.
+//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow,
+//! and what a rank is told by way of another.
 
 use crate::posts::{mesh, run};
+use std::slice::from_ref;
 use tilewire::collective::Launch;
 use tilewire::hook::{AnyValue, Regs};
 use tilewire::ir::Part;
-use tilewire::link::Transport;
-use tilewire::schedule::{
-    Leg, Packing, Ring, RingReduce, StagedPlan, Tiling, recv_tiles, reduce_tiles, ring_reduce, send_tiles,
-};
-use tilewire::transport::{PeerEndpoint, Protocol, RankError, There};
+use tilewire::link::{Staged, StagedLeg, Transport};
+use tilewire::schedule::{Leg, Ring, RingReduce, reduce_tiles, ring_reduce};
+use tilewire::transport::{PeerEndpoint, RankError, There};
 use tilewire::{Memory, Rank, Tensor, kernel};
-
-const SLOT: usize = 1024;
-const DEPTH: usize = 2;
-const PROTOCOL: Protocol = Protocol::Staged { slot_bytes: SLOT, depth: DEPTH };
 
 /// Tiles of 16 by 16 positions, the last of a row eight wide; the last rows of tiles are short as well.
 const ROWS: usize = 24;
 const COLS: usize = 40;
 const LEN: usize = ROWS * COLS;
 
-fn tiling() -> Tiling {
-    let tiling = Tiling::shaped(ROWS, COLS, SLOT / 4, 1);
-    assert!(
-        tiling.tile_cols() < COLS && !COLS.is_multiple_of(tiling.tile_cols()),
-        "the last tiles of a row are narrow"
-    );
-    tiling
+fn staged<R: Regs>(link: &dyn Transport, cols: usize) -> Staged<'_, R> {
+    Staged::shaped(link, ROWS, cols).tile(256).depth(2)
+}
+
+fn narrow(leg: StagedLeg<'_, f32>) -> StagedLeg<'_, f32> {
+    let cols = leg.tiling().tile_cols();
+    assert!(cols < COLS && !COLS.is_multiple_of(cols), "the last tiles of a row are narrow");
+    leg
 }
 
 const DOMAINS: [&[&[u32]]; 5] =
@@ -46,31 +42,26 @@ fn of_f32<'t>(x: AnyValue<'t>) -> tilewire::Value<'t, f32> {
 fn chain(link: &dyn Transport) -> Result<(), RankError> {
     let me = link.rank().index();
     let (inp, out) = (Tensor::<f32>::zeros(LEN), Tensor::<f32>::zeros(LEN));
-    let plan = |peer: u32| StagedPlan::new(&link.link(Rank::new(peer)), SLOT, DEPTH, 1);
-    let (types, tiling) = (<f32 as Regs>::TYPES, tiling());
-    let packing = Packing::new(types, tiling.tile_len());
-    let plans = [plan((me as u32).saturating_sub(1))?, plan((me as u32 + 1).min(2))?];
+    let leg = |rank: usize| staged(link, COLS).with(Rank::new(rank as u32)).map(narrow);
+    let (to, from) = ((me < 2).then(|| leg(me + 1)).transpose()?, (me > 0).then(|| leg(me - 1)).transpose()?);
     let traced = kernel("chain", |k| {
         let (x, y) = (k.input(&inp), k.output(&out));
-        let to = (me < 2).then(|| link.sender(k, Rank::new(me as u32 + 1), PROTOCOL, None));
-        let from = (me > 0).then(|| link.receiver(k, Rank::new(me as u32 - 1), PROTOCOL));
+        let (to, from) = (to.map(|to| to.sender(k)), from.map(|from| from.receiver(k)));
         k.main(|r| match (&from, &to) {
-            (None, Some(to)) => send_tiles::<f32>(r, to, plans[1], tiling, packing, |at| {
+            (None, Some(to)) => to.send(r, |at| {
                 let x = x.load(at.pos);
                 y.store(at.pos, x);
                 x
             }),
             (Some(from), Some(to)) => {
-                let (from, to) = (std::slice::from_ref(from), std::slice::from_ref(to));
-                reduce_tiles(r, (from, plans[0]), (to, plans[1]), tiling, types, &|at: &Leg<'_>, got| {
+                let ends = ((from_ref(&**from), from.plan()), (from_ref(&**to), to.plan()));
+                reduce_tiles(r, ends.0, ends.1, to.tiling(), f32::TYPES, &|at: &Leg<'_>, got| {
                     let sum = of_f32(got[0]) + x.load(at.pos);
                     y.store(at.pos, sum);
                     sum.into()
                 });
             }
-            (Some(from), None) => {
-                recv_tiles::<f32>(r, from, plans[0], tiling, packing, |at, sum| y.store(at.pos, sum + x.load(at.pos)));
-            }
+            (Some(from), None) => from.recv(r, |at, sum| y.store(at.pos, sum + x.load(at.pos))),
             (None, None) => unreachable!("there are three ranks"),
         });
     })?;
@@ -102,18 +93,18 @@ fn what_is_sent_reduced_and_passed_on_lies_at_its_own_place() {
 /// Sums of chunks, round a ring. Every rank gets its own, or all.
 fn lap(link: &dyn Transport, gathers: bool) -> Result<(), RankError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
-    let (next, before) = (link.rank().after(1, ranks), link.rank().after(ranks - 1, ranks));
+    let leg = |after: usize| staged(link, COLS).with(link.rank().after(after, ranks)).map(narrow);
+    let (next, before) = (leg(1)?, leg(ranks - 1)?);
     let (inp, out) = (Tensor::<f32>::zeros(ranks * LEN), Tensor::<f32>::zeros(ranks * LEN));
-    let (plan, types) = (StagedPlan::new(&link.link(next), SLOT, DEPTH, 1)?, <f32 as Regs>::TYPES);
     let first = |before: usize| ((me + ranks - before) % ranks * LEN) as i64;
     let traced = kernel("lap", |k| {
         let (x, y) = (k.input(&inp), k.output(&out));
-        let (next, previous) = (link.sender(k, next, PROTOCOL, None), link.receiver(k, before, PROTOCOL));
+        let (next, previous) = (next.sender(k), before.receiver(k));
         k.main(|r| {
-            let ring = Ring { next: &next, previous: &previous, plan, tiling: tiling(), ranks };
+            let ring = Ring { next: &next, previous: &previous, plan: next.plan(), tiling: next.tiling(), ranks };
             let reduction = RingReduce {
-                partial: types,
-                whole: types,
+                partial: f32::TYPES,
+                whole: f32::TYPES,
                 contribute: &|shard, at| x.load(at.pos + first(shard)).into(),
                 combine: &|so_far, x| (of_f32(so_far) + of_f32(x)).into(),
                 finish: &|x| x,
@@ -150,15 +141,13 @@ fn what_is_reduced_round_a_ring_lies_at_its_own_place() {
 
 /// Traces a sender whose groups of 16 share a scale, of rows of `cols` positions.
 fn shared(link: &dyn Transport, cols: usize) -> Result<(), String> {
-    let (next, packing) = (link.rank().after(1, link.world_size()), <(i8, f32) as Regs>::TYPES);
-    let plan = StagedPlan::new(&link.link(next), SLOT, DEPTH, 1).unwrap();
-    let tiling = Tiling::shaped(ROWS, cols, 256, 1);
-    let packing = Packing::new(packing, tiling.tile_len()).last_per(16);
+    let next = link.rank().after(1, link.world_size());
+    let leg = staged::<(i8, f32)>(link, cols).last_per(16).with(next).unwrap();
     let inp = Tensor::<f32>::zeros(ROWS * cols);
     let traced = kernel("shared", |k| {
-        let (x, to) = (k.input(&inp), link.sender(k, next, PROTOCOL, None));
+        let (x, to) = (k.input(&inp), leg.sender(k));
         k.main(|r| {
-            send_tiles::<(i8, f32)>(r, &to, plan, tiling, packing, |at| {
+            to.send(r, |at| {
                 let x = x.load(at.pos);
                 (x.cast::<i8>(), x.abs().group_max(16))
             });

@@ -1,14 +1,15 @@
-//! Links by posts that are smaller than they say: each is refused when a transfer is built, with its values and the remedy.
+//! Links by posts that are smaller than they say: each is refused when a transfer is built, with its values and the
+//! remedy.
 
 use std::time::Duration;
 use tilewire::ir::Type;
-use tilewire::link::{MeshOptions, MeshTransport, ShmOptions, Transport, check_transfer};
+use tilewire::link::{MeshOptions, MeshTransport, ShmOptions, Transport, Window, check_transfer};
 use tilewire::transport::layout::LINE;
 use tilewire::transport::{
     Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Protocol, Rank, There, Ticket, Transfer,
     TransferError, TransportError, World,
 };
-use tilewire::{RunError, Tensor, sendrecv};
+use tilewire::{Primitive, RunError, Tensor, sendrecv};
 
 /// A transport of somebody else: like a mesh, with endpoints and shapes that are not quite right.
 struct Own<'l> {
@@ -71,9 +72,16 @@ fn posted(endpoint: &mut PeerEndpoint) -> &mut PostedPeer {
     }
 }
 
-/// What is said of a transfer over links that are changed in this way; the same when it is checked and when it is built.
+/// What is said of a transfer over links that are changed in this way; the same when it is checked and when it is
+/// built.
 #[track_caller]
 fn refused(change: impl Fn(&mut PeerEndpoint, &mut LinkShape) + Sync) -> TransferError {
+    refused_by(Protocol::Staged { slot_bytes: 256, depth: 4 }, change)
+}
+
+/// The same by a protocol.
+#[track_caller]
+fn refused_by(protocol: Protocol, change: impl Fn(&mut PeerEndpoint, &mut LinkShape) + Sync) -> TransferError {
     let errors = World::threads(2).run(|world| {
         let sizes = ShmOptions {
             per_peer_bytes: Some(8192),
@@ -83,17 +91,24 @@ fn refused(change: impl Fn(&mut PeerEndpoint, &mut LinkShape) + Sync) -> Transfe
         };
         let mesh = MeshTransport::rendezvous(&world, MeshOptions { sizes, ..MeshOptions::alone(2) })?;
         let (own, peer) = (Own { inner: &mesh, change: &change }, world.next());
-        let (inp, out) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
-        let protocol = Protocol::Staged { slot_bytes: 256, depth: 4 };
+        let (inp, window) = (Tensor::<f32>::zeros(64), Window::<f32>::allocate(&mesh, 64)?);
         let transfer = Transfer { peer, bytes: 256, dtype: Type::F32, blocks: 1, protocol };
         check_transfer(&mesh, &transfer, &[inp.memory()])?;
         let checked = check_transfer(&own, &transfer, &[inp.memory()]).expect_err("it does not fit");
-        match sendrecv(&own, &out, &inp, peer, peer).build().map(|_| ()) {
+        let built = match protocol {
+            Protocol::Direct { .. } => {
+                sendrecv(&own, window.tensor(), &inp, peer, peer).window(&window).primitive(Primitive::Direct).build()
+            }
+            _ => sendrecv(&own, window.tensor(), &inp, peer, peer).build(),
+        };
+        match built.map(|_| ()) {
             Err(RunError::Transfer(built)) => assert_eq!(built, checked),
             built => panic!("{built:?}"),
         }
         // Nothing was told to the peer, so what fits still works.
+        let out = Tensor::<f32>::zeros(64);
         sendrecv(&mesh, &out, &inp, peer, peer).run()?;
+        drop(window);
         mesh.close()?;
         Ok(checked)
     });
@@ -135,6 +150,39 @@ fn areas_of_slots_shorter_than_the_link_says_are_refused() {
     });
     let what = "the area of HEADs";
     assert_eq!(error, TransferError::PostedRoom { what, peer: PEER, bytes: LINE, needed: bytes });
+}
+
+/// What kernels poll after they have posted an input in place.
+#[test]
+fn an_area_of_sents_shorter_than_the_link_says_is_refused_into_windows_alone() {
+    let shorter = |endpoint: &mut PeerEndpoint, _: &mut LinkShape| {
+        let sent = &mut posted(endpoint).sent;
+        *sent = sent.part(0, LINE);
+    };
+    let error = refused_by(Protocol::Direct { window_bytes: 256 }, shorter);
+    let (what, needed) = ("the area of SENTs", 2 * LINE);
+    assert_eq!(error, TransferError::PostedRoom { what, peer: PEER, bytes: LINE, needed });
+    assert!(error.to_string().contains("the area of SENTs for rank 1 has"), "{error}");
+    // Through slots nobody polls it: `check_transfer` of a link that is otherwise right has no objection.
+    let fits = World::threads(2).run(|world| {
+        let mesh = MeshTransport::rendezvous(&world, MeshOptions::alone(2))?;
+        let own = Own { inner: &mesh, change: &shorter };
+        let protocol = Protocol::Staged { slot_bytes: 256, depth: 4 };
+        let transfer = Transfer { peer: world.next(), bytes: 256, dtype: Type::F32, blocks: 1, protocol };
+        let fits = check_transfer(&own, &transfer, &[]).is_ok();
+        mesh.close()?;
+        Ok(fits)
+    });
+    assert_eq!(fits.unwrap(), [true; 2]);
+}
+
+#[test]
+fn direct_over_a_transport_that_posts_into_no_windows_is_refused() {
+    let protocol = Protocol::Direct { window_bytes: 256 };
+    let error = refused_by(protocol, |_, _| {});
+    let TransferError::Unable { protocol: refused, why } = error else { panic!("{error}") };
+    assert_eq!(refused, protocol);
+    assert!(why.contains("posts into no windows: use staged"), "{why}");
 }
 
 #[test]

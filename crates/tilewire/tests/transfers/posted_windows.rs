@@ -35,7 +35,7 @@ fn neighbours(link: &dyn Transport) -> (Rank, Rank) {
     (me.after(1, ranks), me.after(ranks - 1, ranks))
 }
 
-// ---- inputs and outboxes ------------------------------------------------------------------------------------------------
+// ---- inputs and outboxes --------------------------------------------------------------------------------------------
 
 /// Launches of a small message, each with an input that is overwritten as soon as the launch returns.
 fn reuse_inputs(launches: u32, is_hooked: bool, seed: Option<u64>) {
@@ -134,7 +134,7 @@ fn lent_memory_is_never_registered_with_a_network() {
     });
 }
 
-// ---- what arrives -------------------------------------------------------------------------------------------------------
+// ---- what arrives ---------------------------------------------------------------------------------------------------
 
 /// What every exchange leaves in windows that were all poison before, as bits: also where nothing may arrive.
 fn exchanges(link: &dyn Transport, lens: &[usize]) -> Result<Vec<Vec<u32>>, RunError> {
@@ -277,7 +277,7 @@ fn reductions_with_windows_go_through_staging_where_peers_are_far() {
     }
 }
 
-// ---- windows come and go -------------------------------------------------------------------------------------------------
+// ---- windows come and go --------------------------------------------------------------------------------------------
 
 #[test]
 fn windows_are_dropped_and_allocated_again_in_any_order() {

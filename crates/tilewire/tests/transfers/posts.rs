@@ -1,5 +1,5 @@
-//! Ranks that reach each other by posts: what arrives is what shared memory would have brought, nothing else arrives, and
-//! whatever goes wrong ends in a typed error on all ranks.
+//! Ranks that reach each other by posts: what arrives is what shared memory would have brought, nothing else arrives,
+//! and whatever goes wrong ends in a typed error on all ranks.
 
 use crate::case::{LONG, SMALL};
 use crate::untouched;
@@ -54,7 +54,7 @@ pub fn neighbours(link: &dyn Transport) -> (Rank, Rank) {
     (me.after(1, ranks), me.after(ranks - 1, ranks))
 }
 
-// ---- what arrives -----------------------------------------------------------------------------------------------------
+// ---- what arrives ---------------------------------------------------------------------------------------------------
 
 /// Sends `len` elements that contain neither kind of poison, and returns how many bytes of staging were written.
 fn written<T: tilewire::ir::scalar::Element>(world: &World, len: usize) -> Result<usize, RankError> {
@@ -259,7 +259,7 @@ fn all_domains_and_many_orders_give_the_bytes_of_flat_shared_memory() {
     collectives_of_every_shape(20..320);
 }
 
-// ---- what is carried ----------------------------------------------------------------------------------------------------
+// ---- what is carried ------------------------------------------------------------------------------------------------
 
 #[test]
 fn near_legs_never_touch_the_carrier() {
@@ -303,7 +303,7 @@ fn a_flat_all_gather_carries_each_far_ranks_bytes_once() {
     }
 }
 
-// ---- what goes wrong ------------------------------------------------------------------------------------------------------
+// ---- what goes wrong ------------------------------------------------------------------------------------------------
 
 #[test]
 fn domains_that_are_no_partition_are_refused_on_all_ranks() {

@@ -57,7 +57,8 @@ fn create_all(
 
 fn word(memory: &Memory, index: usize) -> &AtomicU64 {
     assert!((index + 1) * 8 <= memory.bytes());
-    // SAFETY: inside, aligned (segments begin on a page), alive as long as the handle; only touched by atomics in these tests.
+    // SAFETY: inside, aligned (segments begin on a page), alive as long as the handle; only touched by atomics in these
+    // tests.
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(index)) }
 }
 
@@ -250,7 +251,8 @@ fn strangers_are_refused_and_disturb_nobody() {
         3,
         |_| 4096,
         |rank, parts| {
-            // Before anybody knocks at rank 0, a crowd does: silent, with noise, and with a hello that has a wrong token.
+            // Before anybody knocks at rank 0, a crowd does: silent, with noise, and with a hello that has a wrong
+            // token.
             if rank != 0 {
                 return;
             }
@@ -297,7 +299,8 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
     let start = Instant::now();
     let error = SegmentSet::create_with(0, 2, 64, &options, &mut exchange).unwrap_err();
     assert!(matches!(&error, SegmentError::Missing { ranks, .. } if ranks == &[1]), "{error}");
-    // The mock's listener never answers: without the deadline this would never end. How late it may be is the machine's affair.
+    // The mock's listener never answers: without the deadline this would never end. How late it may be is the machine's
+    // affair.
     assert!(start.elapsed() >= options.deadline, "{:?}", start.elapsed());
     let (liar, honest, _listener) = heard.into_inner().unwrap().unwrap();
     assert_eq!(liar.hear(), None);

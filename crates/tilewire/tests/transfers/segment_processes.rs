@@ -21,7 +21,8 @@ fn create(member: &mut Member) -> Result<SegmentSet, SegmentError> {
 
 fn word(memory: &Memory, index: usize) -> &AtomicU64 {
     assert!((index + 1) * 8 <= memory.bytes());
-    // SAFETY: inside, aligned (segments begin on a page), alive as long as the handle; only touched by atomics in these tests.
+    // SAFETY: inside, aligned (segments begin on a page), alive as long as the handle; only touched by atomics in these
+    // tests.
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(index)) }
 }
 

@@ -1,5 +1,5 @@
-//! Values that groups of neighbours share (`last_per`), over meshes: every element gets the scale of its own group, and a
-//! scale travels once for its group where no row of a slot begins inside another row's group.
+//! Values that groups of neighbours share (`last_per`), over meshes: every element gets the scale of its own group, and
+//! a scale travels once for its group where no row of a slot begins inside another row's group.
 
 use crate::case::SMALL;
 use crate::posts::{alone, mesh, neighbours, run, staged};

@@ -27,7 +27,8 @@ const SMALL: ShmOptions = ShmOptions {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-/// What one rank has for sending to a peer, and that peer's for receiving: pairs that must be the same memory, in one order.
+/// What one rank has for sending to a peer, and that peer's for receiving: pairs that must be the same memory, in one
+/// order.
 fn ways_out(endpoint: &PeerEndpoint) -> [&Memory; 7] {
     let there = endpoint.mapped().unwrap();
     let (here, signals) = (&endpoint.here.signals, &there.signals);

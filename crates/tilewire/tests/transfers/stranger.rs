@@ -1,5 +1,5 @@
-//! Somebody who connects to a rank's socket without being a rank. It speaks the format as written here, so a change of the
-//! format is seen.
+//! Somebody who connects to a rank's socket without being a rank. It speaks the format as written here, so a change of
+//! the format is seen.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Where a rank listens, and its token.
 pub type Door = (Vec<u8>, [u8; 16]);
 
-/// The doors on the cards that were gathered: version 8, size 8, machine 24, one byte, token 16, the number of control groups and 8 for
-/// each, name.
+/// The doors on the cards that were gathered: version 8, size 8, machine 24, one byte, token 16, the number of control
+/// groups and 8 for each, name.
 pub fn doors(parts: &[Vec<u8>]) -> Vec<Door> {
     let name = |part: &Vec<u8>| part[58 + 8 * usize::from(part[57])..].to_vec();
     parts.iter().map(|part| (name(part), part[41..57].try_into().unwrap())).collect()

@@ -1,5 +1,5 @@
-//! All-gather and broadcast in two levels: what arrives is what flat shared memory would have brought, each chunk crosses
-//! between domains once, and what cannot run so is refused or runs in one level.
+//! All-gather and broadcast in two levels: what arrives is what flat shared memory would have brought, each chunk
+//! crosses between domains once, and what cannot run so is refused or runs in one level.
 
 use crate::case::{LONG, SMALL};
 use std::fmt::Debug;
@@ -208,7 +208,8 @@ fn chunks_arrive_in_many_more_orders_of_posts() {
 
 #[test]
 fn blocks_lanes_and_other_operations_share_the_slots_of_near_peers() {
-    // Two blocks for near and far peers, so that the passed-on chunks have others than the ranks' own, in several lanes.
+    // Two blocks for near and far peers, so that the passed-on chunks have others than the ranks' own, in several
+    // lanes.
     let sizes = ShmOptions { max_blocks_per_peer: Some(8), ..SMALL };
     for domains in [WORLDS[0], WORLDS[9]] {
         let ranks = size(domains);
@@ -246,7 +247,7 @@ fn blocks_lanes_and_other_operations_share_the_slots_of_near_peers() {
     }
 }
 
-// ---- what is carried --------------------------------------------------------------------------------------------------
+// ---- what is carried ------------------------------------------------------------------------------------------------
 
 /// Bytes that came to each rank by posts in some launches, after those in which slots rest for the first time.
 fn carried(domains: &'static Domains, algorithm: Option<Algorithm>, root: Option<Rank>) -> Vec<u64> {
@@ -315,7 +316,7 @@ fn near_legs_never_touch_the_carrier() {
     assert_eq!(carried(WORLDS[1], Some(Algorithm::TwoLevel), Some(Rank::new(2))), [CHUNK, 0, 0, 0]);
 }
 
-// ---- when it is chosen ------------------------------------------------------------------------------------------------
+// ---- when it is chosen ----------------------------------------------------------------------------------------------
 
 /// What an all-gather of a kilobyte says it would do on every rank.
 fn explained(
@@ -436,7 +437,7 @@ fn ranks_that_differ_about_blocks_or_slots_for_far_peers_are_told() {
     }
 }
 
-// ---- reductions ---------------------------------------------------------------------------------------------------------
+// ---- reductions -----------------------------------------------------------------------------------------------------
 
 #[test]
 fn an_all_reduce_over_domains_goes_round_a_ring_where_that_carries_less_and_gives_the_same_bits() {
@@ -489,7 +490,7 @@ fn a_ring_that_was_asked_for_says_how_often_it_crosses() {
     }
 }
 
-// ---- kernels ------------------------------------------------------------------------------------------------------------
+// ---- kernels --------------------------------------------------------------------------------------------------------
 
 /// The kernels of some collectives, as text.
 fn kernels(link: &dyn Transport) -> Result<Vec<String>, RunError> {

@@ -49,7 +49,8 @@ pub fn window<T: Element>(world: &World, link: &ShmTransport, len: usize) -> Res
     Ok(window)
 }
 
-/// Staging and packets full of poison, and all signals and counters as they are, watched. Collective, on a transport that nobody has used.
+/// Staging and packets full of poison, and all signals and counters as they are, watched. Collective, on a transport
+/// that nobody has used.
 pub fn transport(world: &World, link: &ShmTransport) -> Result<(), RankError> {
     let (table, me) = (link.table(), world.rank().index());
     for (what, memory) in [("staging", &table.staging[me]), ("packets", &table.packets[me])] {
@@ -106,8 +107,9 @@ fn poisoned<T: Element>() -> T {
 /// The bytes behind a window, up to the end of the page.
 pub fn behind(window: &Memory) -> Memory {
     let bytes = window.bytes().next_multiple_of(PAGE) - window.bytes();
-    // SAFETY: a window begins on a page of a segment, which is whole pages (`Mapping::total`) and initialised, so these bytes are valid as
-    // long as the handle that is passed along. They are given out as `Memory` only: nobody holds references to them.
+    // SAFETY: a window begins on a page of a segment, which is whole pages (`Mapping::total`) and initialised, so these
+    // bytes are valid as long as the handle that is passed along. They are given out as `Memory` only: nobody holds
+    // references to them.
     unsafe { Memory::shared(window.start().add(window.bytes()), bytes, ReachableFrom::HOST, Arc::new(window.clone())) }
 }
 

@@ -1,6 +1,6 @@
 //! The measured cases and their limits.
 
-use super::collectives::{Group, Way};
+use super::collectives::{Group, ReduceWay, Way};
 use super::columns::Source;
 use super::frozen::{Frozen, Scheme};
 use super::ours::{Hook, Pair};
@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::cuda::{Device, Graph, Stream};
 use tilewire::link::{NvlOptions, NvlTransport};
-use tilewire::{Knobs, Primitive};
+use tilewire::{Bf16, Knobs, Primitive};
 
 /// What to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub struct Plan {
     pub mesh: Option<Mesh>,
 }
 
-const KEYS: [&str; 9] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "columns", "all_reduce", "host"];
+const KEYS: [&str; 10] =
+    ["oneway", "both", "direct", "small", "hooks", "all_to_all", "columns", "all_reduce", "ways", "host"];
 
 /// Checks that there is such a case, of ranks that post to each other or of others.
 pub fn check_key(key: &str, posts: bool) -> Result<(), String> {
@@ -104,6 +105,10 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     if wanted("all_reduce") {
         progress.step("all-reduce");
         bench.all_reduce()?;
+    }
+    if wanted("ways") {
+        progress.step("ways of an all-reduce");
+        bench.ways_to_reduce()?;
     }
     if wanted("host") {
         progress.step("host");
@@ -311,7 +316,8 @@ impl Bench<'_> {
         for blocks in all {
             for bytes in [1 << 10, 16 << 10, 64 << 10] {
                 let config = Knobs { blocks, ..self.plan.config };
-                let sides = [group.all_reduce(bytes, config)?, self.frozen.empty_on(&group.streams())?];
+                let ours = group.all_reduce(bytes, config, (ReduceWay::Packets, 1), |x| x as f32)?;
+                let sides = [ours, self.frozen.empty_on(&group.streams())?];
                 // Graphs are dropped before the memory they use.
                 let (mut kept, mut sides) = (Vec::new(), Vec::from(sides));
                 for blocks in [1, 8, 16, 32] {
@@ -330,6 +336,39 @@ impl Bench<'_> {
             }
         }
         self.rows[before..].iter_mut().for_each(|row| row.ranks = ranks);
+        Ok(())
+    }
+
+    /// All ways of an all-reduce of bf16, each against the fastest: where defaults should switch. Twenty in a graph, as
+    /// steps of a model do them.
+    fn ways_to_reduce(&mut self) -> Result<()> {
+        const TIMES: usize = 20;
+        for ranks in [2, 4, 8] {
+            let group = Group::new(&self.device, ranks, NvlOptions { copies: 1, ..NvlOptions::default() })?;
+            for bytes in [1 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 8 << 20] {
+                let mut sides = Vec::new();
+                let ways = [ReduceWay::Default, ReduceWay::OneShotWindows, ReduceWay::TwoPhaseWindows];
+                // Larger messages have no room in the packets' memory.
+                let packets = (bytes <= 256 << 10).then_some(ReduceWay::Packets);
+                for way in ways.into_iter().chain(packets) {
+                    let number = |x: u64| Bf16::from_f32(x as f32);
+                    match group.all_reduce(bytes, self.plan.config, (way, TIMES), number) {
+                        Ok(side) => sides.push(side),
+                        // The memory for packets is per peer, so it depends on the number of ranks.
+                        Err(_) if way == ReduceWay::Packets => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                let times: Vec<f64> = self.race(&sides, self.samples())?.iter().map(|us| us / TIMES as f64).collect();
+                let fastest = times.iter().copied().fold(f64::MAX, f64::min);
+                for (side, &us) in sides.iter().zip(&times) {
+                    let name = format!("all-reduce of {ranks}, {}", side.name);
+                    let limit = ("the fastest way".to_string(), fastest);
+                    self.push(&name, "chosen", 0, bytes, us, limit, String::new(), 0.0);
+                    self.rows.iter_mut().rev().take(1).for_each(|row| row.ranks = ranks);
+                }
+            }
+        }
         Ok(())
     }
 

@@ -4,10 +4,10 @@ use super::frozen::mixed;
 use super::race::Side;
 use anyhow::{Result, ensure};
 use std::sync::Arc;
-use tilewire::collective::PreparedExchange;
+use tilewire::collective::{PreparedExchange, Reducible};
 use tilewire::cuda::{Device, Graph, Stream};
 use tilewire::link::{NvlOptions, NvlTransport, Window};
-use tilewire::{Algorithm, Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_reduce, all_to_all, hooks};
+use tilewire::{Algorithm, Bf16, F8E4M3, Knobs, Primitive, RunError, all_reduce, all_to_all, hooks};
 
 /// Neighbours that share a scale.
 const GROUP: usize = 128;
@@ -28,6 +28,42 @@ pub enum Way {
     Staged,
     /// Through staging, as fp8 with a scale for each group.
     Quantised,
+}
+
+/// How an all-reduce travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReduceWay {
+    /// As the library chooses, without windows.
+    Default,
+    /// In one shot of packets.
+    Packets,
+    /// Every rank reads the inputs of all.
+    OneShotWindows,
+    /// Every rank reads its shard of all inputs, and writes it into the outputs of all.
+    TwoPhaseWindows,
+}
+
+impl ReduceWay {
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceWay::Default => "default",
+            ReduceWay::Packets => "packets",
+            ReduceWay::OneShotWindows => "one-shot, windows",
+            ReduceWay::TwoPhaseWindows => "two-phase, windows",
+        }
+    }
+
+    fn is_in_windows(self) -> bool {
+        matches!(self, ReduceWay::OneShotWindows | ReduceWay::TwoPhaseWindows)
+    }
+
+    fn algorithm(self) -> Option<Algorithm> {
+        match self {
+            ReduceWay::Default => None,
+            ReduceWay::Packets | ReduceWay::OneShotWindows => Some(Algorithm::OneShot),
+            ReduceWay::TwoPhaseWindows => Some(Algorithm::TwoPhase),
+        }
+    }
 }
 
 impl Group {
@@ -95,25 +131,52 @@ impl Group {
         Ok(side)
     }
 
-    /// A one-shot all-reduce of `bytes` bytes.
-    pub fn all_reduce(&self, bytes: usize, config: Knobs) -> Result<Side> {
-        let tensors = self.links.iter().enumerate().map(|(me, link)| {
-            let x: Vec<f32> = (0..bytes / 4).map(|i| (mixed((me << 32 | i) as u64) % 1000) as f32).collect();
-            Ok((link.device().tensor(&x)?, link.device().zeros::<f32>(x.len())?))
-        });
-        let tensors: Vec<(Tensor<f32>, Tensor<f32>)> = tensors.collect::<Result<_>>()?;
-        let ops = self.links.iter().zip(&tensors);
-        let ops = ops.map(|(link, (x, y))| all_reduce(link, y, x).config(config).algorithm(Algorithm::OneShot).build());
-        let mut ops = ops.collect::<Result<Vec<_>, RunError>>()?;
+    /// A graph of all-reduces of `bytes` bytes, one after another. `of` makes an element of a small whole number.
+    pub fn all_reduce<T: Reducible + PartialEq>(
+        &self,
+        bytes: usize,
+        config: Knobs,
+        (way, times): (ReduceWay, usize),
+        of: impl Fn(u64) -> T,
+    ) -> Result<Side> {
+        let len = bytes / size_of::<T>();
+        let windows = || match way.is_in_windows() {
+            true => Window::<T>::on_virtual_ranks(&self.links, len),
+            false => Ok(Vec::new()),
+        };
+        let (inputs, outputs) = (windows()?, windows()?);
+        // Sums of 8 ranks are exact in every float of 16 bits, in any order.
+        let sent = |me: usize, i: usize| mixed((me << 32 | i) as u64) % 30;
+        let mut tensors = Vec::new();
+        for (me, link) in self.links.iter().enumerate() {
+            let of_window = |windows: &[Window<T>]| match windows.get(me) {
+                Some(window) => Ok(window.tensor().clone()),
+                None => link.device().zeros::<T>(len),
+            };
+            let (x, y) = (of_window(&inputs)?, of_window(&outputs)?);
+            x.try_copy_from(&(0..len).map(|i| of(sent(me, i))).collect::<Vec<_>>())?;
+            tensors.push((x, y));
+        }
+        let mut ops = Vec::new();
+        for (me, (link, (x, y))) in self.links.iter().zip(&tensors).enumerate() {
+            let op = all_reduce(link, y, x).config(config);
+            let op = way.algorithm().into_iter().fold(op, |op, algorithm| op.algorithm(algorithm));
+            ops.push(match way.is_in_windows() {
+                true => op.primitive(Primitive::Direct).window(&inputs[me]).window(&outputs[me]).build()?,
+                false => op.build()?,
+            });
+        }
         run_all(&mut ops)?;
-        let side = Side { name: "ours".into(), graphs: vec![self.graph(&mut ops)?] };
-        tensors.iter().try_for_each(|(_, y)| y.try_fill(-1.0))?;
+        let streams = self.streams();
+        let graph = streams[0].capture::<RunError>(&streams[1..], || {
+            (0..times).try_for_each(|_| ops.iter_mut().try_for_each(|op| op.run()))
+        })?;
+        let side = Side { name: way.name().into(), graphs: vec![graph] };
+        tensors.iter().try_for_each(|(_, y)| y.try_fill(of(7)))?;
         self.replay_all(&side)?;
-        let sent = tensors.iter().map(|(x, _)| x.try_to_vec()).collect::<Result<Vec<_>, _>>()?;
+        let sums: Vec<T> = (0..len).map(|i| of((0..self.links.len()).map(|me| sent(me, i)).sum())).collect();
         for (_, y) in &tensors {
-            // Whole numbers: their sum is the same in any order.
-            let right = |(i, y): (usize, &f32)| *y == sent.iter().map(|x| x[i]).sum::<f32>();
-            ensure!(y.try_to_vec()?.iter().enumerate().all(right), "ours gives something else");
+            ensure!(y.try_to_vec()? == sums, "ours gives something else by {}", way.name());
         }
         Ok(side)
     }

@@ -26,7 +26,7 @@ pub enum Hook {
     Copy,
     /// Multiplied by 2.
     Scale,
-    /// As bf16, transposed: rows and columns of the sent matrix.
+    /// The matrix is sent transposed, as bf16: its rows and columns.
     Transpose(usize, usize),
 }
 
@@ -35,7 +35,7 @@ impl<'l> Pair<'l> {
         Pair { ranks }
     }
 
-    /// One way, by any protocol but direct.
+    /// One direction, by any protocol but direct.
     pub fn one_way(&self, bytes: usize, config: Knobs, hook: Hook, rotation: usize) -> Result<Side> {
         match hook {
             Hook::Copy => self.one_way_of::<u64>(bytes, config, hook, rotation, |x| x, |e| e),
@@ -117,7 +117,7 @@ impl<'l> Pair<'l> {
         Ok(side)
     }
 
-    /// One hop into a window.
+    /// A copy in one hop into a window.
     pub fn direct(&self, bytes: usize, config: Knobs, rotation: usize) -> Result<Side> {
         let [a, b] = self.ranks else { unreachable!("two ranks") };
         let config = Knobs { primitive: Some(Primitive::Direct), ..config };

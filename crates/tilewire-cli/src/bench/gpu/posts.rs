@@ -3,6 +3,7 @@
 //! | case | measured | limit, in the same run |
 //! |---|---|---|
 //! | `post` | a kernel posts signals one after the other, and the host takes them from the ring: time per post | a hand-written kernel that fills the same ring |
+//! | `post_latency` | one post at a time: the host asks by a word, and the kernel answers by a post that the host takes | the same by hand, where the kernel answers by a word |
 //! | `ping` | a kernel posts 8 bytes, both ranks' proxies carry them, a kernel waits for them: one way | host, kernel, host: a hand-written round trip, which crosses the bus as often |
 //! | `oneway`, `all_to_all`, `all_reduce`, below 1 MiB | launches over the mesh, with the host's `run` and `sync` | the same between near ranks |
 //! | ... from 1 MiB on | the same | the carrier's copies: this thread copies the bytes that cross, between the same kinds of memory |
@@ -24,7 +25,7 @@ use tilewire::transport::{PeerEndpoint, Rank, There};
 use tilewire::{all_reduce, all_to_all, kernel, recv, send};
 
 /// The cases.
-pub const KEYS: [&str; 5] = ["post", "ping", "oneway", "all_to_all", "all_reduce"];
+pub const KEYS: [&str; 6] = ["post", "post_latency", "ping", "oneway", "all_to_all", "all_reduce"];
 
 const TEXT: &str = include_str!("posts.ptx");
 /// Entries of the ring: as many as that of a mesh.
@@ -42,11 +43,14 @@ pub fn run(plan: &Plan, mesh: &Mesh) -> Result<Vec<Row>> {
     if wanted("post") {
         bench.post()?;
     }
+    if wanted("post_latency") {
+        bench.post_latency()?;
+    }
     if wanted("ping") {
         bench.ping()?;
     }
     let sizes = plan.sizes.clone().unwrap_or_else(|| [8, 64 << 10, 1 << 20, 8 << 20, 64 << 20].map(Size).to_vec());
-    for key in KEYS[2..].iter().filter(|key| wanted(key)) {
+    for key in KEYS[3..].iter().filter(|key| wanted(key)) {
         for size in &sizes {
             bench.messages(key, size.0.max(8).next_multiple_of(8))?;
         }
@@ -96,7 +100,8 @@ impl Posts<'_> {
         let words = [words[0], words[1], CAPACITY as u64, POSTS];
         let mut limit = Vec::new();
         for _ in 0..self.samples() {
-            // SAFETY: these are the arguments that the entry declares; the ring's memory lives until the stream is empty.
+            // SAFETY: these are the arguments that the entry declares; the ring's memory lives until the stream is
+            // empty.
             unsafe { push.launch(&stream, ONE, &words)? };
             let taken = taken(&ring);
             stream.sync()?;
@@ -106,6 +111,54 @@ impl Posts<'_> {
         let each = format!("{} {POST_TARGET} µs", if ours <= POST_TARGET { "at most" } else { "MORE THAN" });
         self.push("a post reaches the proxy", 0, 2, ours, ("a hand-written entry".into(), limit), each, 0.85);
         Ok(())
+    }
+
+    /// Half of the time from a question of the host until it has the kernel's post: the word travels to the kernel as
+    /// long as the post to the host.
+    fn post_latency(&mut self) -> Result<()> {
+        let (ring, words) = (self.ring()?, self.device.host_memory(8192)?);
+        let queue = ring.queue(0);
+        let traced = kernel("one post at a time", |k| {
+            let queue = k.queue("posts", &queue);
+            let asked = k.slots("asked", std::slice::from_ref(&words), PeerEndpoint::SLOT_STRIDE);
+            k.role("post", 1).run(|r| {
+                r.for_((1, TRIPS as i64 + 1), |i| {
+                    r.wait(asked.slot(0i64, 0i64), i);
+                    r.post_signal(queue, 1i64, 0i64, i);
+                });
+            });
+        })?;
+        let seat = Seat::new(&self.device)?;
+        let mut launch = cuda::Launch::new(&traced.kernel, &traced.args, &seat, Settings::default())?;
+        launch.start()?;
+        let asked = word(&words, 0);
+        let mut entry = None;
+        let ours = round_trips(asked, |_| {
+            entry = ring.pop();
+            entry.is_some()
+        })?;
+        launch.sync()?;
+        ensure!(matches!(entry, Some(Ok(_))), "the last post: {entry:?}");
+        let half = ours / 2.0;
+        let each = format!(
+            "{half:.2} µs each way, {} {POST_TARGET}",
+            if half <= POST_TARGET { "at most" } else { "MORE THAN" }
+        );
+        let limit = ("host, kernel, host by hand".to_string(), self.pong()?);
+        self.push("one post at a time, there and back", 0, 2, ours, limit, each, 0.7);
+        Ok(())
+    }
+
+    /// A round trip from the host to a hand-written kernel and back.
+    fn pong(&self) -> Result<f64> {
+        let (memory, stream) = (self.device.host_memory(8192)?, Stream::new(&self.device)?);
+        let (asked, answered) = (word(&memory, 0), word(&memory, 4096));
+        let address = memory.start().addr().get() as u64;
+        // SAFETY: these are the arguments that the entry declares; the memory lives until the stream is empty.
+        unsafe { self.by_hand.entry("pong")?.launch(&stream, ONE, &[address, address + 4096, TRIPS])? };
+        let median = round_trips(asked, |trip| answered.load(Ordering::Acquire) == trip);
+        stream.sync()?;
+        median
     }
 
     fn ping(&mut self) -> Result<()> {
@@ -142,7 +195,8 @@ impl Posts<'_> {
             })
         });
         let traced = traced.collect::<Result<Vec<_>, _>>()?;
-        // The counters only grow, so these kernels run once on a transport: a sample is one launch of new ranks' kernels.
+        // The counters only grow, so these kernels run once on a transport: a sample is one launch of new ranks'
+        // kernels.
         let ours = {
             let launches = links.iter().zip(&traced).map(|(link, traced)| Launch::new(link, traced));
             let mut launches = launches.collect::<Result<Vec<_>, _>>()?;
@@ -151,24 +205,7 @@ impl Posts<'_> {
             launches.iter_mut().try_for_each(|launch| launch.sync())?;
             start.elapsed().as_secs_f64() * 1e6 / (2 * TRIPS) as f64
         };
-        let memory = self.device.host_memory(8192)?;
-        let word = |at: usize| {
-            // SAFETY: inside the memory and aligned; the kernel and this thread touch it by atomics only.
-            unsafe { AtomicU64::from_ptr(memory.start().as_ptr().add(at).cast()) }
-        };
-        let (asked, answered, stream) = (word(0), word(4096), Stream::new(&self.device)?);
-        let address = memory.start().addr().get() as u64;
-        // SAFETY: these are the arguments that the entry declares; the memory lives until the stream is empty.
-        unsafe { self.by_hand.entry("pong")?.launch(&stream, ONE, &[address, address + 4096, TRIPS])? };
-        let mut times = Vec::new();
-        for trip in 1..=TRIPS {
-            let start = Instant::now();
-            asked.store(trip, Ordering::Release);
-            until(|| answered.load(Ordering::Acquire) == trip)?;
-            times.push(start.elapsed().as_secs_f64() * 1e6);
-        }
-        stream.sync()?;
-        let limit = ("host, kernel, host by hand".to_string(), median(times));
+        let limit = ("host, kernel, host by hand".to_string(), self.pong()?);
         self.push("8 bytes from kernel to kernel", 8, 2, ours, limit, String::new(), 0.5);
         Ok(())
     }
@@ -233,7 +270,7 @@ impl Posts<'_> {
     fn copies(&self, bytes: usize) -> Result<f64> {
         let (from, to) = (self.device.host_memory(bytes)?, self.device.host_memory(bytes)?);
         let copy = |from: &Memory, to: &Memory| {
-            // SAFETY: both have this many bytes, they are two memories, and nobody else uses them.
+            // SAFETY: both have this many bytes, they are two memories, and nothing else uses them.
             unsafe { std::ptr::copy_nonoverlapping(from.start().as_ptr(), to.start().as_ptr(), bytes) }
         };
         copy(&from, &to);
@@ -277,6 +314,26 @@ impl Posts<'_> {
 }
 
 const ONE: Grid = Grid { blocks: 1, threads: 1, shared_bytes: 0 };
+
+/// A word of host memory that a kernel and this thread touch by atomics only.
+fn word(memory: &Memory, at: usize) -> &AtomicU64 {
+    assert!(at.is_multiple_of(8) && at + 8 <= memory.bytes(), "byte {at} of {} bytes", memory.bytes());
+    // SAFETY: inside the memory and aligned, as asserted: device memory of the host begins on a page. The memory
+    // outlives the reference, and nobody touches the word but by atomics.
+    unsafe { AtomicU64::from_ptr(memory.start().as_ptr().add(at).cast()) }
+}
+
+/// Asks for one answer after the other. Returns the median time until an answer is there.
+fn round_trips(asked: &AtomicU64, mut is_answered: impl FnMut(u64) -> bool) -> Result<f64> {
+    let mut times = Vec::new();
+    for trip in 1..=TRIPS {
+        let start = Instant::now();
+        asked.store(trip, Ordering::Release);
+        until(|| is_answered(trip))?;
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(median(times))
+}
 
 /// Takes the posts of one launch. Returns the time per post, from the first to the last.
 fn taken(ring: &Ring) -> Result<f64> {

@@ -55,7 +55,7 @@ impl Effort {
         rounds: Rounds { most: 41, least: 15, time: Duration::from_secs(8) },
         least: 3,
     };
-    /// To test that it works.
+    /// The effort of tests, which only check that contests work.
     pub const QUICK: Effort = Effort {
         sample: Duration::from_micros(100),
         warm_up: 2 << 20,

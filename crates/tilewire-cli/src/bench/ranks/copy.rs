@@ -17,7 +17,7 @@ pub enum Copy {
 }
 
 impl Copy {
-    /// Those that this processor supports.
+    /// The ways that this processor supports.
     pub fn available() -> Vec<Copy> {
         let mut copies = vec![Copy::Cached, Copy::Streamed];
         #[cfg(target_arch = "x86_64")]
@@ -54,7 +54,7 @@ impl Copy {
     pub unsafe fn run(self, target: &Memory, to: usize, source: &Memory, from: usize, bytes: usize) {
         assert!(to + bytes <= target.bytes() && from + bytes <= source.bytes());
         // SAFETY: both ranges are initialised and inside memory that the handles keep alive. The caller guarantees that
-        // nobody writes the one or touches the other, so a shared and an exclusive reference are justified.
+        // nothing else writes the one or touches the other, so a shared and an exclusive reference are justified.
         let (target, source) = unsafe {
             (
                 std::slice::from_raw_parts_mut(target.start().as_ptr().add(to), bytes),
@@ -211,7 +211,7 @@ unsafe fn turns<const FIRST: bool, const SECOND: bool>(to: [*mut u8; 2], from: [
 unsafe fn wide<const STREAM: bool>(target: &mut [u8], source: &[u8]) {
     use std::arch::x86_64::*;
     const STEP: usize = 512;
-    /// As far ahead as the 32-byte loop fetches.
+    /// The distance by which the 32-byte loop fetches ahead.
     const AHEAD: usize = 2048;
     let streams = STREAM && (target.as_ptr() as usize).is_multiple_of(64);
     let whole = source.len() / STEP * STEP;

@@ -41,7 +41,7 @@ pub struct Step {
     pub guests: Option<(&'static str, Limit)>,
 }
 
-/// Where and how long contests are held.
+/// The places and durations of contests.
 pub struct Arena {
     /// Threads or processes.
     pub kind: Kind,
@@ -86,7 +86,7 @@ pub struct Line<'h> {
     pub aim: Aim,
     /// How its messages travel.
     pub protocol: &'static str,
-    /// By place: the side, and its median.
+    /// For each place, the side and its median.
     pub medians: [Option<(&'h Outcome, f64)>; 4],
 }
 

@@ -42,7 +42,7 @@ pub struct Lockstep<'l> {
     command: Word<'l>,
     side: Word<'l>,
     steps: Word<'l>,
-    /// One for each follower.
+    /// The word of each follower.
     ready: Vec<Word<'l>>,
     done: Vec<Word<'l>>,
     ping: Word<'l>,

@@ -240,7 +240,7 @@ impl Folder {
         let name = format!("tilewire-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        // Not before the folder is known to belong to this process.
+        // This happens only once the folder is known to belong to this process.
         let janitor = Janitor::of(&path).inspect_err(|_| _ = fs::remove_dir(&path))?;
         Ok(Folder(path, janitor))
     }

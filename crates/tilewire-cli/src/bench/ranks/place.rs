@@ -15,7 +15,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Those that a probe distinguishes, nearest first.
+    /// The places that a probe distinguishes, nearest first.
     pub const ALL: [Place; 3] = [Place::Smt, Place::Near, Place::Far];
     /// All places.
     pub const EVERY: [Place; 4] = [Place::Smt, Place::Near, Place::Far, Place::Crowded];

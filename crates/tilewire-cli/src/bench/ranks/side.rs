@@ -68,7 +68,7 @@ impl Limit {
 /// A target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aim {
-    /// None: the figure is for orientation.
+    /// No target: the figure is for orientation.
     None,
     /// A share of the limit's speed.
     Ratio(f64),

@@ -16,7 +16,7 @@ const STRIDE: usize = 16;
 const LINES: usize = 4096;
 /// Polls between two reads of the clock: about 100 µs.
 const SPINS: u32 = 1 << 16;
-/// The same, if the awaited rank may need this rank's core.
+/// The same limit, if the awaited rank may need this rank's core.
 const CROWDED_SPINS: u32 = 1 << 6;
 const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
@@ -82,7 +82,7 @@ impl Word<'_> {
         until(self.link, || self.load(Acquire) >= value)
     }
 
-    /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs the
+    /// As [`wait`](Word::wait), but leaves the processor to others, in naps that get longer, since each costs the
     /// measured program several µs.
     pub fn wait_asleep(&self, value: u64) -> Result<()> {
         let mut waiting = Waiting { patience: LONGER * PATIENCE, ..Waiting::new(self.link) };

@@ -9,8 +9,8 @@ use tilewire::transport::{Limits, Placement, Secret, StoreServer, World};
 
 /// How long rank 1 may take to end after rank 0.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same if rank 0 has failed: enough time to report why rank 1 failed first, if it did. The error is printed after
-/// that.
+/// The limit after rank 0 has failed. It is long enough to report why rank 1 failed first, if it did. The error is
+/// printed after that.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The kind of ranks.

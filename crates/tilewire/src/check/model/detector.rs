@@ -67,8 +67,8 @@ pub struct Detector<'k> {
     pub(super) hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
     pub(super) streams: HashMap<StreamId, PartyId>,
-    /// By role copy, ring and peer: the posted data, which a later signal shows, and true if no signal has followed it. A
-    /// post reads its source in one epoch of its party and writes in the next: these are the epochs of the writes.
+    /// By role copy, ring and peer: the posted data, which a later signal shows, and true if no signal has followed it.
+    /// A post reads its source in one epoch of its party and writes in the next: these are the epochs of the writes.
     pub(super) routes: HashMap<RouteKey, (Clock, bool)>,
     /// By ring and peer: the puts of all role copies.
     pub(super) lanes_to: HashMap<(usize, u32), Vec<PartyId>>,

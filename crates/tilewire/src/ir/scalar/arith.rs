@@ -3,20 +3,35 @@
 //!
 //! Beware of the inherent methods of Rust's own types: on a value known to be an `f32`, `x.min(y)` and `x.exp()` call
 //! the standard library, whose `-0` and last bits differ. In code that is not generic over these traits, write
-//! `Number::min(x, y)` and `Float::exp(x)`.
+//! `Arithmetic::min(x, y)` and `Float::exp(x)`.
 
 use super::element::Element;
 use super::math::{self, Plain};
 use super::narrow::{Bf16, F8E4M3, F8E5M2, F16};
 
-/// Arithmetic that all integers and floats share.
+/// An integer or a float: a bound for hooks. It has the functions of [`Arithmetic`] and brings none of them into scope,
+/// so that Rust's own numbers keep their methods where it is imported.
 ///
 /// ```
 /// use tilewire::ir::scalar::Number;
-/// assert_eq!(Number::div(7i32, 0), 0);
-/// assert_eq!(Number::min(f32::NAN, 1.0), 1.0);
+/// assert_eq!(3i32.max(4), 4);
+/// fn larger<T: Number>(a: T, b: T) -> T {
+///     a.max(b)
+/// }
+/// assert_eq!(larger(f32::NAN, 1.0), 1.0);
 /// ```
-pub trait Number: Element {
+pub trait Number: Arithmetic {}
+
+impl<T: Arithmetic> Number for T {}
+
+/// Arithmetic that all integers and floats share. Import it to name a function; bounds say [`Number`].
+///
+/// ```
+/// use tilewire::ir::scalar::Arithmetic;
+/// assert_eq!(Arithmetic::div(7i32, 0), 0);
+/// assert_eq!(Arithmetic::min(f32::NAN, 1.0), 1.0);
+/// ```
+pub trait Arithmetic: Element {
     /// Sum; integers wrap.
     fn add(self, b: Self) -> Self;
     /// Difference; integers wrap.
@@ -97,7 +112,7 @@ macro_rules! forward {
 
 macro_rules! integer {
     ($($name:ident: unsigned $unsigned:ident, wide $wide:ident, absolute $absolute:ident, fill $fill:expr;)*) => {$(
-        impl Number for $name {
+        impl Arithmetic for $name {
             forward! {
                 add(self, b) -> Self = self.wrapping_add(b);
                 sub(self, b) -> Self = self.wrapping_sub(b);
@@ -160,7 +175,7 @@ integer! {
 
 macro_rules! wide_float {
     ($($name:ident),*) => {$(
-        impl Number for $name {
+        impl Arithmetic for $name {
             forward! {
                 add(self, b) -> Self = self + b;
                 sub(self, b) -> Self = self - b;
@@ -214,7 +229,7 @@ macro_rules! narrow_float {
             }
         }
 
-        impl Number for $name {
+        impl Arithmetic for $name {
             forward! {
                 add(self, b) -> Self = Self::from_f32(self.to_f32() + b.to_f32());
                 sub(self, b) -> Self = Self::from_f32(self.to_f32() - b.to_f32());

@@ -32,7 +32,7 @@ mod narrow;
 #[cfg(test)]
 mod tests;
 
-pub use arith::{Float, Integer, Number};
+pub use arith::{Arithmetic, Float, Integer, Number};
 pub use cast::CastTo;
 pub use element::{AnyBits, Element};
 pub use narrow::{Bf16, F8E4M3, F8E5M2, F16};

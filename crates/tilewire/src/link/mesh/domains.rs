@@ -1,8 +1,9 @@
-//! Domains: which ranks map each other's memory. Given by the user, or found by what the ranks really reach.
+//! Domains of a mesh: given by the user, or found from what the ranks can reach.
 //!
 //! ```text
-//!   1  all ranks tell: host, process, device          2  each tells whom its kernels reach
-//!   3  ranks that reach each other, both ways, and all others of a domain, are in it
+//!   1  every rank sends its host, process and device to all
+//!   2  every rank sends the list of ranks that its kernels reach to all
+//!   3  a rank joins a domain if it and all members of the domain reach each other in both directions
 //! ```
 #![forbid(unsafe_code)]
 
@@ -10,13 +11,14 @@ use crate::transport::domains::{grouped, is_partition};
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{Rank, TransportError, host_name};
 
-/// What a rank says of the place of its memory.
+/// The place of a rank's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     host: String,
     process: String,
-    /// Its device's number in its process, and its name in all; both empty for a CPU.
+    /// The number of the rank's device in its process; empty for a CPU.
     pub(super) ordinal: String,
+    /// The name of the rank's device, which is the same in all processes; empty for a CPU.
     pub(super) device: String,
 }
 
@@ -37,8 +39,8 @@ impl Place {
     }
 }
 
-/// Finds the domains. `device` is the number and name of this rank's device; `reaches` tells if kernels of this rank
-/// (the first place) reach memory of another. Collective.
+/// Finds the domains. `device` is the number and name of this rank's device. `reaches` says whether kernels of this
+/// rank (the first place) reach memory of another rank (the second). Collective.
 pub(super) fn found(
     world: &Shared,
     device: (String, String),
@@ -64,14 +66,14 @@ pub(super) fn found(
     let told = told.agree(world, &["reach"], world.deadline())?;
     let reach = told.iter().map(|values| values.last().is_some_and(|bits| bits.len() == world.size()));
     if let Some(rank) = reach.into_iter().position(|is_whole| !is_whole) {
-        let what = "it did not say whom it reaches".to_string();
+        let what = "it did not say which ranks it reaches".to_string();
         return Err(TransportError::Peer { rank: Rank::new(rank as u32), what });
     }
     let bit = |from: usize, to: usize| told[from].last().is_some_and(|bits| bits.as_bytes()[to] == b'1');
     Ok(grouped(world.size(), bit))
 }
 
-/// Every rank is in exactly one domain.
+/// Checks that every rank is in exactly one domain.
 pub(super) fn check(domains: &[Vec<u32>], ranks: usize) -> Result<(), TransportError> {
     if is_partition(domains, ranks) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The memory of posts at one rank: what far peers' posts write, what this rank's posts read, and its ring.
+//! The memory of posts at one rank: the memory that far peers' posts write, the memory that this rank's posts read, and
+//! the ring.
 //!
 //! ```text
 //!                 written by            read by            a CPU rank             a GPU rank
@@ -9,8 +10,8 @@
 //!  ring: tickets  its kernels           its kernels        memory of its own      device memory
 //!  starts         its kernels           its kernels        its segment            device memory: its segment
 //! ```
-//! Kernels of a GPU poll control lines and read staging across the bus. In return no wire needs to reach the device, and
-//! one copy of a slot crosses the bus either way.
+//! Kernels of a GPU poll control lines and read staging across the bus. In return the carrier needs no access to the
+//! device. Either way the bytes of a slot cross the bus once.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "cuda")]
@@ -28,26 +29,26 @@ use std::ops::Range;
 pub(super) struct FarMemory {
     /// The control lines of all peers.
     pub lines: Memory,
-    /// By rank; `None` for near peers.
+    /// The memory for each rank; `None` for near peers.
     pub peers: Vec<Option<FarPeer>>,
     pub ring: Ring,
-    /// Rung for arrivals.
+    /// The bell that arrivals ring.
     pub bell: Doorbell,
 }
 
 /// The memory of posts between this rank and one far peer.
 #[derive(Clone)]
 pub(super) struct FarPeer {
-    /// Where the peer's posts arrive.
+    /// The memory where the peer's posts arrive.
     pub staging: Memory,
-    /// What is put for the peer until it is posted.
+    /// The memory that kernels fill for the peer before they post it.
     pub outbox: Memory,
-    /// This rank's own counters.
+    /// The counters of this rank alone.
     starts: Memory,
 }
 
 impl FarMemory {
-    /// For a rank on a CPU.
+    /// Makes the memory for a rank on a CPU.
     pub fn of_cpu(near: &ShmTransport, is_far: impl Fn(Rank) -> bool, capacity: usize) -> FarMemory {
         let (layout, segments, me) = (near.layout(), near.segments(), near.rank().index());
         let segment = segments.segment(me);
@@ -61,12 +62,12 @@ impl FarMemory {
             lines: part(layout.lines()),
             peers: Rank::all(near.world_size()).map(|rank| is_far(rank).then(|| peer(rank))).collect(),
             ring: Ring::new(capacity),
-            // Its waiting threads sleep on it, and drive the proxy.
+            // The rank's waiting threads sleep on this bell, and drive the proxy.
             bell: segments.doorbell(me),
         }
     }
 
-    /// For a rank on a GPU.
+    /// Makes the memory for a rank on a GPU.
     #[cfg(feature = "cuda")]
     pub fn of_gpu(
         near: &NvlTransport,
@@ -80,7 +81,7 @@ impl FarMemory {
         let (bytes, capacity) = (layout.geometry().per_peer_bytes, capacity.max(1).next_power_of_two());
         let (lines, entries) = (layout.lines().len(), Ring::bytes_of_entries(capacity));
         let far = Rank::all(near.world_size()).filter(|&rank| is_far(rank)).count();
-        // In one piece: the driver allocates pinned memory slowly.
+        // Everything is allocated in one piece, because the driver allocates pinned memory slowly.
         let sizes = [lines, entries].into_iter().chain((0..2 * far).map(|_| bytes));
         let all = sizes.map(|bytes| bytes.next_multiple_of(PAGE)).sum();
         let all = device.host_memory(all)?;
@@ -98,13 +99,14 @@ impl FarMemory {
         let peers = Rank::all(near.world_size()).map(|rank| is_far(rank).then(|| peer(rank))).collect();
         let tickets = std::sync::Arc::new(Buffer::zeroed(device, Ring::BYTES_OF_TICKETS)?).memory();
         let ring = Ring::over(entries, tickets).expect("memory of the right size");
-        // Not the rank's doorbell: the thread that watches its kernels sleeps there, and kernels sleep nowhere.
+        // This is not the rank's doorbell, where the thread that watches the kernels sleeps. Kernels themselves never
+        // sleep.
         let no_memory = SegmentError::NoMemory { bytes: PAGE, shortage: None };
         let bell = Doorbell::alone().ok_or(no_memory)?;
         Ok(FarMemory { lines, peers, ring, bell })
     }
 
-    /// What each sender may write here.
+    /// The memory that each sender may write here.
     pub fn targets(&self) -> HashMap<(usize, Target), Memory> {
         let far = self.peers.iter().enumerate().filter_map(|(sender, peer)| Some((sender, peer.as_ref()?)));
         let of = |(sender, peer): (usize, &FarPeer)| {
@@ -113,20 +115,20 @@ impl FarMemory {
         far.flat_map(of).collect()
     }
 
-    /// What posts may read.
+    /// The memory that posts may read.
     pub fn outboxes(&self) -> Vec<Memory> {
         self.peers.iter().flatten().map(|peer| peer.outbox.clone()).collect()
     }
 }
 
 impl FarPeer {
-    /// As kernels of this rank use it.
+    /// This rank's side of the memory, for its kernels.
     pub fn here(&self, lines: &Memory) -> PostedHere {
         PostedHere { lines: lines.clone(), staging: self.staging.clone(), starts: self.starts.clone() }
     }
 }
 
-/// The lines that a rank moves in any other rank's segment.
+/// The control lines that a rank moves in any other rank's segment.
 pub(super) fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
     let of = |area: Range<usize>, matched: bool| {
         let part = layout.of_peer(&area, writer.index());
@@ -135,7 +137,7 @@ pub(super) fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
     vec![of(layout.tails(), true), of(layout.heads(), false), of(layout.ready(), true), of(layout.done(), true)]
 }
 
-/// The lines of a rank's own segment that its flushes move.
+/// The control lines of a rank's own segment that its flushes move.
 pub(super) fn sent_lines(layout: &Layout) -> Lines {
     let area = layout.sent();
     Lines { numbers: (area.start / LINE) as u64..(area.end / LINE) as u64, matched: false }

@@ -4,7 +4,7 @@
 //!  every rank: opens a carrier ── card, places of lines and of each peer's staging ──▶ all ranks, over the bootstrap
 //!              connects to all far ranks, accepts their places ──▶ "connected" from all ──▶ the carrier drives a proxy
 //! ```
-//! A rank that fails in any step takes part in the rest, so that all ranks get the error of the first that failed.
+//! A rank that fails in any step still takes part in the exchange that follows, so that all ranks get an error.
 #![forbid(unsafe_code)]
 
 use super::{Half, Joint, MeshTransport};
@@ -16,7 +16,7 @@ use crate::transport::{Rank, TransportError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The network that was chosen, and how much this rank has sent.
+/// The network that was chosen, and the number of bytes that this rank has sent.
 pub(super) struct Chosen {
     choice: Choice,
     bytes: Arc<AtomicU64>,
@@ -27,7 +27,7 @@ impl Chosen {
         &self.choice
     }
 
-    /// Bytes that this rank has sent.
+    /// The number of bytes that this rank has sent.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -56,14 +56,14 @@ struct Opened {
     told: Told,
 }
 
-/// What a rank tells all others.
+/// The description of its memory that a rank sends to all others.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
-    /// How its carrier is reached.
+    /// The card of the rank's carrier.
     card: Vec<u8>,
-    /// Where its control lines are.
+    /// The place of the rank's control lines.
     lines: Vec<u8>,
-    /// Where each rank's posts arrive; empty for near ranks.
+    /// The place where each rank's posts arrive; empty for near ranks.
     staging: Vec<Vec<u8>>,
 }
 
@@ -73,7 +73,7 @@ impl Opened {
         let mut place = |memory: &Memory| carrier.register(memory);
         let lines = place(&half.far.lines)?;
         let staging = half.far.peers.iter().map(|peer| match peer {
-            // A peer gets the key of its own staging alone.
+            // A peer needs only the key of its own staging.
             Some(peer) => place(&peer.staging),
             None => Ok(Vec::new()),
         });
@@ -91,8 +91,7 @@ impl Opened {
             let is_far = half.far.peers[rank.index()].is_some();
             let told = || {
                 let told = Told::parse(card).filter(|told| told.staging.len() == cards.len());
-                let what =
-                    || "what it said about its network is malformed: do all ranks run the same version?".to_string();
+                let what = || "its network description is malformed: do all ranks run the same version?".to_string();
                 told.ok_or_else(|| TransportError::Peer { rank, what: what() })
             };
             far.push(if is_far { Some(told()?) } else { None });
@@ -125,7 +124,7 @@ impl Told {
     }
 }
 
-/// Counts the bytes that go out.
+/// A carrier that counts the bytes it sends.
 struct Counted {
     carrier: FabricCarrier,
     bytes: Arc<AtomicU64>,

@@ -1,17 +1,17 @@
 //! TCP keep-alive: a connection whose other end was cut off ends, although nothing is sent on it.
 //!
-//! A process that ends closes its connections, whatever ended it: its system says so. A host that loses its network or its
-//! power says nothing, and a rank that waits for an answer would wait until its own deadline. So the system probes silent
-//! connections, and gives up after [`SILENCE`] without an answer. Probes are answered by the other end's system: a process
-//! that is stopped, or a machine that is merely busy, is not taken for one that is cut off.
+//! A process that ends closes its connections, whatever ended it: its system says so. A host that loses its network or
+//! its power says nothing, and a rank that waits for an answer would wait until its own deadline. So the system probes
+//! silent connections, and gives up after [`SILENCE`] without an answer. Probes are answered by the other end's system:
+//! a process that is stopped, or a machine that is merely busy, is not taken for one that is cut off.
 
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// The time after which a connection counts as cut off. Shorter than the usual deadline, so that waits end with the rank
-/// that was lost; longer than an interface takes to come up again.
+/// The time after which a connection counts as cut off. Shorter than the usual deadline, so that waits end with the
+/// rank that was lost; longer than an interface takes to come up again.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(super) const SILENCE: Duration = Duration::from_secs(14);
 
@@ -24,7 +24,8 @@ pub(super) fn enable(stream: &TcpStream) -> io::Result<()> {
         set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4)?;
         set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2)?;
         set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)?;
-        // What was sent and not acknowledged would otherwise be sent again for a quarter of an hour, without any probes.
+        // What was sent and not acknowledged would otherwise be sent again for a quarter of an hour, without any
+        // probes.
         set(stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, SILENCE.as_millis() as i32)?;
     }
     Ok(())

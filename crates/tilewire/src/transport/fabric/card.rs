@@ -1,13 +1,13 @@
-//! What ranks tell each other before they are connected, as bytes that the caller carries over the authenticated
-//! bootstrap: how a rank is reached, and where its memory is. Keys and cookies are secrets.
+//! The cards and places that ranks exchange before they are connected. They say how a rank is reached and where its
+//! memory is. The caller carries them as bytes over the authenticated bootstrap, because keys and cookies are secrets.
 //!
-//! All numbers are little-endian; texts and addresses have their length before them.
+//! All numbers are little-endian. Texts and addresses follow their length.
 #![forbid(unsafe_code)]
 
 use super::choice::Confirmation;
 use super::error::NetworkError;
 
-/// The beginning of the description of a rank, and of a memory. The last byte is the version.
+/// The first bytes of a card, and of a place. The last of them is the version.
 const RANK: &[u8; 4] = b"twf\x01";
 const PLACE: &[u8; 4] = b"twm\x01";
 
@@ -16,18 +16,18 @@ const PLACE: &[u8; 4] = b"twm\x01";
 pub(super) struct Card {
     pub provider: String,
     pub confirmation: Confirmation,
-    /// Bytes of a number.
+    /// The size of a number in bytes.
     pub number_bytes: u8,
     pub address: Vec<u8>,
-    /// Where others say hello.
+    /// The memory that the hellos of other ranks are written to.
     pub hall: Place,
-    /// What this rank says at hello.
+    /// The value that this rank writes as its hello.
     pub greeting: u64,
-    /// What numbers of each rank to this one begin with.
+    /// The cookie that the numbers of each rank to this one begin with.
     pub cookies: Vec<u32>,
 }
 
-/// Memory of a rank.
+/// A rank's memory, as its peers name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     pub base: u64,
@@ -52,7 +52,7 @@ impl Card {
         bytes
     }
 
-    /// The description of `rank`.
+    /// Parses the card of `rank`.
     pub fn parse(rank: usize, bytes: &[u8]) -> Result<Card, NetworkError> {
         let mut reader = Reader { rank, rest: bytes };
         reader.begins(RANK)?;
@@ -60,7 +60,7 @@ impl Card {
         let confirmation = match reader.take::<1>()? {
             [0] => Confirmation::Provider,
             [1] => Confirmation::Echo,
-            _ => return Err(reader.wrong("who confirms")),
+            _ => return Err(reader.wrong("the kind of confirmation")),
         };
         let [number_bytes] = reader.take()?;
         let address = reader.text()?.to_vec();
@@ -82,7 +82,7 @@ impl Place {
         bytes
     }
 
-    /// Memory of `rank`.
+    /// Parses a place of `rank`.
     pub fn parse(rank: usize, bytes: &[u8]) -> Result<Place, NetworkError> {
         let mut reader = Reader { rank, rest: bytes };
         reader.begins(PLACE)?;

@@ -1,4 +1,4 @@
-//! Which provider, and why: each candidate must pass a trial, because some report what they do not do.
+//! Chooses a provider. Each candidate must pass a trial, because some providers report abilities that they do not have.
 #![forbid(unsafe_code)]
 
 use super::error::NetworkError;
@@ -9,47 +9,49 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tilewire_fabric::{Domain, Endpoint, EndpointOptions, FabricError, Library, Provider, Query};
 
-/// Tried in this order when none is named. `shm` is not among them: ranks of one host share memory without it.
+/// The providers that are tried, in this order, when the user names none. `shm` is not one of them, because ranks of
+/// one host share memory without it.
 const CANDIDATES: [&str; 4] = ["verbs", "efa", "cxi", "tcp"];
-/// Providers whose addresses are not those of IP.
+/// Providers that do not use IP addresses.
 const WITHOUT_IP: [&str; 3] = ["efa", "cxi", "shm"];
 
-/// Who confirms that the bytes of a write are in the peer's memory.
+/// The side that confirms that the bytes of a write are in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Confirmation {
-    /// The provider (`FI_DELIVERY_COMPLETE`).
+    /// The provider confirms it (`FI_DELIVERY_COMPLETE`).
     Provider,
-    /// The peer's carrier, which sends every number back. It needs numbers of 8 bytes, which say whose they are.
+    /// The peer's carrier confirms it by sending every number back. This needs numbers of 8 bytes, which identify their
+    /// sender.
     Echo,
 }
 
-/// What travels beside the bytes of a write.
+/// The number that travels beside the bytes of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numbers {
-    /// A notice, and a secret of this pair of ranks: numbers of strangers are dropped.
+    /// A notice, and a secret of this pair of ranks, so that numbers of strangers are dropped.
     Guarded,
-    /// A notice alone. Whoever can reach this rank can send notices, so the network must be private.
+    /// A notice alone. Any host that can reach this rank can send notices, so the network must be private.
     Bare,
 }
 
-/// The provider of a carrier, and how it came to be chosen.
+/// The provider of a carrier, and the reason for its choice.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// Its name, for example `tcp;ofi_rxm`.
+    /// The name of the provider, for example `tcp;ofi_rxm`.
     pub provider: String,
     /// The interface or device.
     pub device: String,
-    /// Everything about it in one line.
+    /// Everything about the provider in one line.
     pub description: String,
-    /// Version of libfabric.
+    /// The version of libfabric: major, minor.
     pub library: (u32, u32),
-    /// Who confirms.
+    /// The side that confirms writes.
     pub confirmation: Confirmation,
-    /// What travels beside the bytes.
+    /// The kind of number that travels beside the bytes.
     pub numbers: Numbers,
     /// True if the user named the provider.
     pub named: bool,
-    /// Candidates that were tried before, and why they were not taken.
+    /// The candidates that failed before this one passed, each with its reason.
     pub passed_over: Vec<(String, String)>,
 }
 
@@ -71,7 +73,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Opens the first candidate that passes.
+/// Opens the first candidate that passes its trial.
 pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), NetworkError> {
     let library = match &options.library {
         Some(file) => Library::open_at(file)?,
@@ -104,10 +106,10 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
     Err(NetworkError::NoProvider { tried })
 }
 
-/// An endpoint of a provider that has passed its trial. The error is for people.
+/// Opens an endpoint of a provider and tries it. The error is text for the user.
 fn open(library: Library, name: &str, options: &FabricOptions) -> Result<(Endpoint, Confirmation, Numbers), String> {
     let text = |error: FabricError| error.to_string();
-    // An address is for the provider, a name is compared with those of its devices.
+    // An IP address is passed to the provider. Any other text is a name, which is compared with those of its devices.
     let is_ip = options.address.as_ref().is_some_and(|address| address.parse::<IpAddr>().is_ok());
     let device = options.address.as_ref().filter(|_| !is_ip);
     let address = options.address.clone().filter(|_| is_ip && !WITHOUT_IP.contains(&name));

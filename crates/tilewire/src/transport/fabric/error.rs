@@ -1,4 +1,4 @@
-//! Why there is no network.
+//! The errors of the network.
 #![forbid(unsafe_code)]
 
 use tilewire_fabric::FabricError;
@@ -7,46 +7,46 @@ use tilewire_fabric::FabricError;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// libfabric is absent, or it refuses.
+    /// libfabric is absent, or one of its calls failed.
     Fabric(FabricError),
     /// No provider passed its trial.
     NoProvider {
-        /// Those that were tried, and what became of them.
+        /// The providers that were tried, each with the reason why it failed.
         tried: Vec<(String, String)>,
     },
     /// Ranks chose different providers.
     Differ {
-        /// This rank, and what it chose.
+        /// This rank, and the network that it chose.
         own: (usize, String),
-        /// The other, and what it chose.
+        /// The other rank, and the network that it chose.
         other: (usize, String),
     },
-    /// What a rank told of itself, or of its memory, cannot be understood.
+    /// A rank's description of itself or of its memory is malformed.
     Card {
         /// The rank.
         rank: usize,
         /// What is wrong.
         what: &'static str,
     },
-    /// Ranks said no hello in time.
+    /// Some ranks did not say hello, or did not confirm this rank's hello, in time.
     Silent {
-        /// Those that were not heard.
+        /// The ranks whose hello did not arrive.
         unheard: Vec<usize>,
-        /// Those that did not confirm this rank's hello.
+        /// The ranks that did not confirm this rank's hello.
         unconfirmed: Vec<usize>,
         /// How long this rank waited, in milliseconds.
         waited: u64,
-        /// What it was tried with.
+        /// The provider and its device.
         provider: String,
     },
     /// The network to a rank failed while it was connected.
     Failed {
         /// The rank, if it is known.
         peer: Option<usize>,
-        /// What the provider says.
+        /// The message of the provider.
         what: String,
     },
-    /// A rank that is not connected.
+    /// The rank is not connected.
     Unconnected {
         /// The rank.
         peer: usize,
@@ -55,7 +55,7 @@ pub enum NetworkError {
     Device,
     /// The system gives no random numbers.
     Random {
-        /// What it says.
+        /// The message of the system.
         what: String,
     },
 }
@@ -71,8 +71,8 @@ errors! {
         Differ { own: (own, a), other: (other, b) } =>
             "rank {own} chose the network {a}, and rank {other} chose {b}: set TILEWIRE_FABRIC_PROVIDER to one that \
              all hosts have, or mend the host that lacks the faster one",
-        Card { rank, what } => "rank {rank} described itself in a way that is not understood ({what}): do all ranks run \
-             the same version?",
+        Card { rank, what } => "the network description of rank {rank} is malformed ({what}): do all ranks run the same \
+             version?",
         Silent { unheard, unconfirmed, waited, provider } => { |f| {
             write!(f, "no connection after {:.1} s over {provider}:", *waited as f64 / 1e3)?;
             if !unheard.is_empty() {
@@ -86,7 +86,7 @@ errors! {
         Failed { peer: Some(peer), what } => "the network to rank {peer} failed: {what}",
         Failed { peer: None, what } => "the network failed: {what}",
         Unconnected { peer } => "rank {peer} is not connected over the network",
-        Device => "memory of a device alone cannot be registered with the network: use memory that the host reaches",
+        Device => "memory that only a device reaches cannot be registered with the network: use memory that the host reaches",
         Random { what } => "the system gives no random numbers: {what}",
     }
     from { FabricError => Fabric }

@@ -1,42 +1,46 @@
-//! The carrier over libfabric: what the proxies of ranks on several hosts write through.
+//! The carrier over libfabric, through which the proxies of ranks on several hosts write to each other.
 //!
 //! ```text
-//!   open(options, rank, ranks) ──▶ carrier, card ──── cards of all ranks, over the authenticated bootstrap ────┐
-//!                                     │                                                                         ▼
-//!                register(memory) ──▶ place ─── places, over the same ───▶ accept(peer, target, place)     connect(cards)
-//!                                                                                                               │
+//!   open(options, rank, ranks) ──▶ carrier, card ──── cards of all ranks, over the authenticated bootstrap ──┐
+//!                                     │                                                                       ▼
+//!                register(memory) ──▶ place ─── places, over the same ──▶ accept(peer, target, place)   connect(cards)
+//!                                                                                                             │
 //!   proxy: write ──▶ cut ──▶ posts of the peer ──▶ provider ═══▶ provider ──▶ poll: Arrived ──▶ proxy of the peer
 //!                                                      │
 //!                   poll: Delivered ◀── confirmed by the provider, or by an echo of the peer's carrier
 //! ```
-//! How it is used, by every rank:
+//! Every rank uses the carrier in these steps:
 //! 1. [`FabricCarrier::open`] chooses a provider by a trial (`trial.rs`), and returns a *card*: bytes that say how this
 //!    rank is reached. The caller carries the cards of all ranks to all ranks.
-//! 2. [`connect`](FabricCarrier::connect), on all ranks simultaneously: they say hello to each other by a write with a
-//!    number, which is the trial between the hosts. It returns when every hello has arrived and is confirmed.
-//! 3. [`register`](FabricCarrier::register) for the segment (the target of mail and of posts) and outboxes. It returns a
-//!    *place*: bytes that the peers which write there [`accept`](FabricCarrier::accept) under the name that their posts
-//!    use. Sources of writes are registered as well, and their places are not needed. Windows come and go through the
-//!    proxy ([`Carrier::open`], [`Carrier::place`], [`Carrier::reach`]); so does memory that is read in place.
-//! 4. The carrier goes to a [`Proxy`](super::proxy::Proxy). [`choice`](FabricCarrier::choice) says what was chosen, and
-//!    why.
-//! 5. At the end each rank drains its proxy, and then *goes on polling* until all others have drained theirs. A carrier that
-//!    is dropped earlier takes confirmations with it, and its peers see failed writes.
+//! 2. [`connect`](FabricCarrier::connect), on all ranks simultaneously: the ranks say hello to each other by a write
+//!    with a number. This also tries the connection between the hosts. The call returns when every hello has arrived
+//!    and is confirmed.
+//! 3. [`register`](FabricCarrier::register), for the segment (the target of mail and of posts) and for outboxes,
+//!    returns a *place*: bytes for the peers that write there. Each of them [`accept`](FabricCarrier::accept)s the
+//!    place under the name that its posts use. Sources of writes are registered as well, but nobody needs their places.
+//!    Windows, and memory that is read in place, are registered and removed through the proxy ([`Carrier::open`],
+//!    [`Carrier::place`], [`Carrier::reach`], [`Carrier::lend`]).
+//! 4. A [`Proxy`](super::proxy::Proxy) takes the carrier. [`choice`](FabricCarrier::choice) says which provider was
+//!    chosen, and why.
+//! 5. At the end each rank drains its proxy, and then *goes on polling* until all other ranks have drained theirs. A
+//!    rank that drops its carrier earlier drops confirmations with it, and its peers see failed writes.
 //!
 //! - **In**: [`Write`]s. **Out**: [`Event`]s, on this rank and on the receiver.
 //! - **Invariants**: a notice is reported after the bytes of its own write. [`Event::Delivered`] is reported when the
-//!   bytes are in the receiver's memory and its next poll reports the arrival. A write that is cut into messages has one
-//!   notice, which travels with the last of them after all others were confirmed: so nothing rests on an order of the
-//!   provider. A write without bytes writes eight bytes that nobody reads, because providers disagree about empty ones.
-//! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank go on only while it is
-//!   called. What the provider does not take is posted again by the next poll. A peer that takes and completes nothing for
-//!   as long as [`FabricOptions::patience`] is an error; time in which this rank did not poll does not count.
-//! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Numbers of strangers
-//!   are dropped and counted where there is room for a cookie (`number.rs`). Where there is none
+//!   bytes are in the receiver's memory and its next poll reports the arrival. A write that is cut into messages has
+//!   one notice, which travels with the last message after all others were confirmed. So nothing depends on the order
+//!   in which the provider delivers. A write without bytes writes eight bytes that nobody reads, because providers
+//!   disagree about empty writes.
+//! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank make progress only
+//!   during that call. A write that the provider refuses for now is posted again by the next poll. If a peer takes and
+//!   completes nothing for [`FabricOptions::patience`], the carrier reports an error. Time in which this rank did not
+//!   poll does not count.
+//! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Where numbers
+//!   have room for a cookie (`number.rs`), numbers of strangers are dropped and counted. Where they have none
 //!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**.
-//! - **Liveness is not its business**: providers tell an idle rank nothing about a peer that died. Writes that fail are
-//!   errors with the peer's rank.
-//! - **Must not know**: what a notice means, segments, kernels.
+//! - **The carrier does not watch for dead peers**, because providers tell an idle rank nothing about a peer that died.
+//!   A failed write is an error that names the peer.
+//! - **Must not know**: the meaning of a notice, segments, kernels.
 
 mod card;
 mod choice;
@@ -64,19 +68,19 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tilewire_fabric::{Completion, Region};
 
-/// Bytes that a peer has in the hall of a rank: its greeting, and a place for writes without bytes.
+/// The size of a peer's part of a rank's hall in bytes: its greeting, and the target of writes without bytes.
 const HALL_BYTES: usize = 16;
-/// Pause of a rank that waits for hellos.
+/// The pause between two polls of a rank that waits for hellos.
 const NAP: Duration = Duration::from_micros(50);
 
-/// The end of one rank.
+/// One rank's end of the network.
 pub struct FabricCarrier {
     rank: usize,
-    /// Dropped before the endpoint, as providers want it.
+    /// Registered memory. It is dropped before the endpoint, because some providers require that order.
     regions: Vec<Registered>,
-    /// This rank's memory that peers write, by the number of the region.
+    /// This rank's memory that peers write, and its place, by the number of the region.
     opened: HashMap<u16, (Memory, Vec<u8>)>,
-    /// Closed, and perhaps still being received into.
+    /// Memory of closed regions. The provider may still be receiving into it.
     closed: Vec<Memory>,
     _hall: Region,
     hall_memory: Memory,
@@ -84,37 +88,38 @@ pub struct FabricCarrier {
     choice: Choice,
     card: Card,
     numbers: number::Reader,
-    /// By rank; `None`: not connected.
+    /// The peers by rank; `None` for ranks that are not connected.
     peers: Vec<Option<Known>>,
     targets: HashMap<(usize, Target), Place>,
     completions: Vec<Completion>,
-    /// What arrived while this rank was still connecting to others.
+    /// Events that arrived while this rank was still connecting to other ranks.
     early: Vec<Event>,
-    /// Numbers of strangers.
+    /// How many numbers of strangers have arrived.
     strangers: u64,
     options: FabricOptions,
 }
 
-/// Memory that is registered, and how often.
+/// Registered memory.
 struct Registered {
     region: Region,
+    /// How often it was registered and not unregistered.
     uses: usize,
 }
 
 /// A connected peer.
 struct Known {
     hall: Place,
-    /// What its numbers are confirmed by.
+    /// How the peer's writes are confirmed.
     confirmation: Confirmation,
     greeting: u64,
-    /// Its hello has arrived.
+    /// True once the peer's hello has arrived.
     heard: bool,
-    /// It has confirmed this rank's hello.
+    /// True once the peer has confirmed this rank's hello.
     confirmed: bool,
 }
 
 impl FabricCarrier {
-    /// Chooses a provider and opens an endpoint. Returns the card of this rank as well, which all others need.
+    /// Chooses a provider and opens an endpoint. Also returns the card of this rank, which all other ranks need.
     ///
     /// # Errors
     /// If libfabric is absent, or no provider passes its trial.
@@ -122,7 +127,7 @@ impl FabricCarrier {
         let (endpoint, choice) = choice::choose(&options)?;
         let hall_memory = Memory::zeroed_shared(ranks.max(1) * HALL_BYTES);
         let hall = trial::register(&endpoint, &hall_memory, u64::from_le_bytes(random()?))?;
-        // Different for all senders, because they also say who it is.
+        // All cookies differ, because a cookie also identifies the sender.
         let mut cookies: Vec<u32> = Vec::new();
         while cookies.len() < ranks {
             let cookie = number::cookie(u32::from_le_bytes(random()?));
@@ -166,11 +171,11 @@ impl FabricCarrier {
         Ok((carrier, bytes))
     }
 
-    /// Connects to the ranks whose cards are given, and waits until all of them are there. Ranks without a card, and this
-    /// rank itself, are not connected. All of them must call it simultaneously.
+    /// Connects to the ranks whose cards are given, and waits until all of them have answered. Ranks without a card,
+    /// and this rank itself, are not connected. All connected ranks must call it simultaneously.
     ///
     /// # Errors
-    /// If a card is not understood, ranks chose different providers, or some were not heard in time.
+    /// If a card is malformed, if ranks chose different providers, or if some ranks did not answer in time.
     pub fn connect(&mut self, cards: &[Option<Vec<u8>>]) -> Result<(), NetworkError> {
         for (rank, card) in cards.iter().enumerate().take(self.peers.len()) {
             let Some(card) = card.as_ref().filter(|_| rank != self.rank) else { continue };
@@ -205,7 +210,7 @@ impl FabricCarrier {
         }
         let deadline = Deadline::after(self.options.hello);
         loop {
-            // A peer that is connected to all may already write.
+            // A peer that has already connected to all ranks may write now.
             let mut events = std::mem::take(&mut self.early);
             let stepped = self.step(&mut events);
             self.early = events;
@@ -218,7 +223,7 @@ impl FabricCarrier {
                 self.peers.iter().enumerate().filter_map(of).collect()
             };
             let (unheard, unconfirmed) = (lacks(|known| known.heard), lacks(|known| known.confirmed));
-            // Echoes must be on their way before this rank stops polling.
+            // This rank may stop polling only after its echoes have been posted.
             if unheard.is_empty() && unconfirmed.is_empty() && !self.posts.is_waiting() {
                 return Ok(());
             }
@@ -230,11 +235,11 @@ impl FabricCarrier {
         }
     }
 
-    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of memory
-    /// that is registered already is not registered again: register a segment first, and then what peers write of it.
+    /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of
+    /// registered memory shares that registration. So register a segment first, and then the parts that peers write.
     ///
     /// # Errors
-    /// If the host does not reach it, or the provider refuses.
+    /// If the host cannot reach the memory, or the provider refuses it.
     pub fn register(&mut self, memory: &Memory) -> Result<Vec<u8>, NetworkError> {
         if !memory.reachable_from().host {
             return Err(NetworkError::Device);
@@ -251,8 +256,8 @@ impl FabricCarrier {
         Ok(bytes)
     }
 
-    /// Takes one `register` back. With the last one the registration ends, when writes from it are complete. Later writes
-    /// of peers there fail. Returns true if it has ended.
+    /// Takes one `register` back. Returns true if it was the last one for this memory. Then later writes of peers to
+    /// the memory fail, and the registration ends when this rank's writes from it are complete.
     pub fn unregister(&mut self, memory: &Memory) -> bool {
         let Some((number, _)) = self.registered(memory) else { return false };
         self.regions[number].uses -= 1;
@@ -263,10 +268,10 @@ impl FabricCarrier {
         is_over
     }
 
-    /// Lets this rank write to a memory of a peer, by the place that the peer's `register` returned.
+    /// Lets this rank write to a peer's memory, at the place that the peer's `register` returned.
     ///
     /// # Errors
-    /// If the place is not understood, or the peer is not connected.
+    /// If the place is malformed, or the peer is not connected.
     pub fn accept(&mut self, peer: usize, target: Target, place: &[u8]) -> Result<(), NetworkError> {
         if self.peers.get(peer).is_none_or(Option::is_none) {
             return Err(NetworkError::Unconnected { peer });
@@ -276,34 +281,34 @@ impl FabricCarrier {
         Ok(())
     }
 
-    /// The provider, and why it was chosen.
+    /// The provider, and the reason for its choice.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
 
-    /// Numbers of strangers that have arrived here and were dropped.
+    /// How many numbers of strangers have arrived here and were dropped.
     pub fn strangers(&self) -> u64 {
         self.strangers
     }
 
-    /// A descriptor that is readable when there is something to poll, if it was asked for and the provider has one. Sleep
-    /// on it only if [`may_sleep`](FabricCarrier::may_sleep) says so.
+    /// A descriptor that is readable when there is something to poll. `None` if the options did not ask for it, or the
+    /// provider has none. Sleep on it only while [`may_sleep`](FabricCarrier::may_sleep) returns true.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.posts.endpoint().descriptor()
     }
 
-    /// True if there is nothing to poll, nothing to post, and the descriptor will tell when there is something to poll.
+    /// True if there is nothing to poll and nothing to post, and the descriptor will become readable when there is.
     pub fn may_sleep(&self) -> bool {
         !self.posts.is_waiting() && self.posts.endpoint().may_sleep()
     }
 
-    /// A hello has come from a rank, or if it does not say from which, from any.
+    /// Handles a hello. `sender` is `None` if the hello does not say where it came from; then all halls are looked at.
     fn hear(&mut self, sender: Option<usize>) -> Result<(), ProxyError> {
         for (rank, known) in self.peers.iter_mut().enumerate() {
             let Some(known) = known.as_mut().filter(|_| sender.is_none_or(|sender| sender == rank)) else { continue };
             let place = self.hall_memory.part(rank * HALL_BYTES, 8);
-            // SAFETY: eight bytes of this carrier's own memory. A peer may be writing them, so the read is volatile, and a
-            // torn greeting is not the one that is expected.
+            // SAFETY: these are eight bytes of this carrier's own memory. A peer may be writing them, so the read is
+            // volatile, and a torn greeting differs from the expected one.
             let is = u64::from_le_bytes(unsafe { place.start().cast::<[u8; 8]>().read_volatile() });
             known.heard |= is == known.greeting;
             if sender.is_some() && !known.heard {
@@ -321,7 +326,7 @@ impl FabricCarrier {
         let known = known.ok_or_else(|| refused("it is not connected".to_string()))?;
         let bytes = write.source.bytes() as u64;
         if bytes == 0 {
-            // Its bytes behind the greeting.
+            // The eight bytes behind the greeting are the target of writes without bytes.
             return Ok(Place { base: known.hall.base + 8, ..known.hall });
         }
         let place = self.targets.get(&(write.peer, write.target));
@@ -335,7 +340,7 @@ impl FabricCarrier {
         }
     }
 
-    /// Where the bytes of a write are.
+    /// The bytes of a write.
     fn source(&self, write: &Write<'_>) -> Result<Bytes, ProxyError> {
         match write.source {
             Source::Inline([]) => Ok(Bytes::copied(&[0; 8])),
@@ -356,14 +361,14 @@ impl FabricCarrier {
         }
     }
 
-    /// The number of the region that a memory lies in, and where in it.
+    /// The number of the region that contains a memory, and the offset of the memory in it.
     fn registered(&self, memory: &Memory) -> Option<(usize, usize)> {
         let (start, bytes) = (memory.start().as_ptr().cast_const(), memory.bytes());
         let offset = |(number, known): (usize, &Registered)| Some((number, known.region.offset_of(start, bytes)?));
         self.regions.iter().enumerate().find_map(offset)
     }
 
-    /// Everything that happened since the last call, and everything that may go now.
+    /// Handles all completions since the last call, and posts everything that may go now.
     fn step(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         let mut completions = std::mem::take(&mut self.completions);
         self.posts.poll(&mut completions)?;
@@ -410,7 +415,7 @@ impl FabricCarrier {
         Ok(())
     }
 
-    /// A write that is in its receiver's memory, or a hello that was heard.
+    /// Handles the confirmation of a write or of a hello.
     fn confirmed(&mut self, done: posts::Done, events: &mut Vec<Event>) {
         match done {
             posts::Done::Write { id } => events.push(Event::Delivered { id }),
@@ -438,8 +443,8 @@ impl Carrier for FabricCarrier {
         Ok(())
     }
 
-    /// Later writes of peers fail. The provider may still be receiving one, and its bytes may come at any later poll: so
-    /// they get memory that stays, as long as this carrier.
+    /// Makes later writes of peers fail. The provider may still be receiving a write, whose bytes may arrive during any
+    /// later poll. So the carrier keeps the memory as long as it lives itself.
     fn close(&mut self, region: u16) {
         if let Some((memory, _)) = self.opened.remove(&region)
             && self.unregister(&memory)

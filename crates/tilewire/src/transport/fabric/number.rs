@@ -1,40 +1,42 @@
-//! Numbers beside writes: what the receiver's queue reports.
+//! Numbers that travel beside writes and are reported by the receiver's queue.
 //!
 //! ```text
 //!  guarded, 64 bits   │ 63 ── cookie of this sender at this receiver ── 35 │ 34 ─ kind ─ 32 │ 31 ── value ── 0 │
 //!  bare, 32 bits                                                                            │ 31 ── notice ── 0 │
 //! ```
-//! The cookie says who sent a number, and that it is no stranger: receivers choose 29 random bits for each sender, and
-//! tell them over the authenticated bootstrap. A bare number has no room for that, so the network must be private. The
-//! only bare number that is no notice is [`HELLO`].
+//! The cookie identifies the sender of a number and proves that it is a rank of this job. Each receiver chooses 29
+//! random bits for each sender, and sends them over the authenticated bootstrap. A bare number has no room for a
+//! cookie, so the network must be private. The only bare number that is not a notice is [`HELLO`].
 #![forbid(unsafe_code)]
 
 use super::choice::Numbers;
 use std::collections::HashMap;
 
-/// What a number is.
+/// The kind of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kind {
-    /// The value is the proxy's notice.
+    /// A write with a notice of the proxy, which is the value.
     Notice,
     /// A write without a notice. The value tells writes of one sender apart.
     Silent,
-    /// The receiver confirms a write with this notice, and one without.
+    /// The receiver's confirmation of a write with this notice.
     NoticeEcho,
+    /// The receiver's confirmation of a write without a notice.
     SilentEcho,
-    /// The sender is there; and the receiver has heard it.
+    /// The first number of a sender.
     Hello,
+    /// The receiver's confirmation of a hello.
     HelloEcho,
 }
 
 const KINDS: [Kind; 6] = [Kind::Notice, Kind::Silent, Kind::NoticeEcho, Kind::SilentEcho, Kind::Hello, Kind::HelloEcho];
-/// Bits of a cookie that the kind takes.
+/// The number of bits beside a cookie that hold the kind.
 const KIND_BITS: u32 = 3;
-/// The bare number of a hello. No notice has all bits set: one of four parts has no delta (`proxy/wire.rs`).
+/// The bare number of a hello. No notice has all bits set: a notice of four parts has delta 0 (`proxy/wire.rs`).
 const HELLO: u64 = u32::MAX as u64;
 
 impl Kind {
-    /// How a receiver confirms it.
+    /// The kind by which a receiver confirms this one; `None` for confirmations.
     pub fn echo(self) -> Option<Kind> {
         match self {
             Kind::Notice => Some(Kind::NoticeEcho),
@@ -44,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// What it confirms.
+    /// The kind that this one confirms; `None` if it is not a confirmation.
     pub fn confirms(self) -> Option<Kind> {
         KINDS.into_iter().find(|kind| kind.echo() == Some(self))
     }
@@ -59,7 +61,7 @@ pub(super) fn number(numbers: Numbers, cookie: u32, kind: Kind, value: u32) -> u
     }
 }
 
-/// A random cookie out of random bits.
+/// Makes a cookie from random bits.
 pub(super) fn cookie(bits: u32) -> u32 {
     bits >> KIND_BITS << KIND_BITS
 }
@@ -74,7 +76,7 @@ pub(super) struct Reader {
 /// A number that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Read {
-    /// `None` for bare numbers.
+    /// The sender; `None` for bare numbers, which do not say.
     pub sender: Option<usize>,
     pub kind: Kind,
     pub value: u32,
@@ -85,7 +87,7 @@ impl Reader {
         Reader { numbers, senders: cookies.iter().enumerate().map(|(rank, &cookie)| (cookie, rank)).collect() }
     }
 
-    /// `None` for a number of a stranger.
+    /// Reads a number. `None` if it comes from a stranger.
     pub fn read(&self, number: u64) -> Option<Read> {
         match self.numbers {
             Numbers::Guarded => {

@@ -1,14 +1,15 @@
-//! Writes on their way: posted to the provider, posted again if it was full, and matched with their confirmations.
+//! Writes under way: each is posted to the provider, posted again if the provider was full, and matched with its
+//! confirmation.
 //!
 //! ```text
-//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered          (confirmed by the provider)
+//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered   (confirmed by the provider)
 //!    │  cut: all parts but the last          ▲                  └──Done──▶ source free
 //!    └──▶ kept back: the last part ──────────┘ when the others are      echo of the peer ──▶ delivered      (by echo)
 //! ```
-//! An echo names the value of a number, not the write. Writes to one peer with the same value that are under way together
-//! are therefore delivered together, when as many echoes have come as there are writes. The parts of one delivery have the
-//! same notice, and the proxy does not start the next delivery with it before; writes without a notice have values that
-//! differ.
+//! An echo names the value of a number, not the write. So writes to one peer that have the same value and are under way
+//! together count as delivered together, when there are as many echoes as writes. Only the parts of one delivery share
+//! a value: they have the same notice, and the proxy starts the next delivery with that notice only afterwards. Writes
+//! without a notice have different values.
 #![forbid(unsafe_code)]
 
 use super::card::Place;
@@ -23,18 +24,19 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tilewire_fabric::{Completion, CompletionError, Endpoint, FabricError, Peer, Posted, Region, Remote, Source};
 
-/// Writes to one peer that may wait for the provider. The proxy holds what is more.
+/// The most writes to one peer that may wait for the provider. The proxy holds any further ones.
 const MOST_WAITING: usize = 64;
-/// What a peer is charged, at most, for the time between two attempts: a rank that was stopped does not blame its peers.
+/// The longest time between two attempts that counts against a peer, so that a rank that was suspended does not blame
+/// its peers.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Registered places for copied bytes, where the provider does not copy enough.
+/// The number of registered places for copied bytes, used if the provider does not copy enough itself.
 const BOUNCES: usize = 64;
 
 /// Posts to all peers, and the endpoint.
 pub(super) struct Posts {
-    /// Dropped before the endpoint.
+    /// Places for copied bytes. They are dropped before the endpoint.
     bounce: Option<Bounce>,
-    /// By rank. Their posts hold regions.
+    /// The posts to each rank. They hold regions, so they are dropped before the endpoint, too.
     peers: Vec<ToPeer>,
     cuts: HashMap<u64, Cut>,
     endpoint: Endpoint,
@@ -44,7 +46,7 @@ pub(super) struct Posts {
     message_bytes: usize,
     inject_bytes: usize,
     patience: Duration,
-    /// By token: what the provider has and has not completed.
+    /// The posts that the provider has taken and not completed, by token.
     under_way: HashMap<u64, UnderWay>,
     next: u64,
 }
@@ -53,21 +55,21 @@ pub(super) struct Posts {
 pub(super) struct Post {
     pub bytes: Bytes,
     pub place: Place,
-    /// The first byte in the place.
+    /// The offset of the first byte in the place.
     pub offset: u64,
     pub kind: Kind,
     pub value: u32,
-    /// The write of the proxy.
+    /// The proxy's number of the write, if the post is a write of the proxy.
     pub id: Option<u64>,
 }
 
-/// What is written.
+/// The bytes of a post.
 pub(super) enum Bytes {
     Region { region: Region, offset: usize, bytes: usize },
     Copied { bytes: [u8; Bytes::MOST_COPIED], len: usize },
 }
 
-/// What became of a confirmed write.
+/// A confirmed write or hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Done {
     Write { id: u64 },
@@ -77,36 +79,38 @@ pub(super) enum Done {
 #[derive(Default)]
 struct ToPeer {
     peer: Option<Peer>,
-    /// What this rank's numbers begin with there.
+    /// The cookie that the peer expects in this rank's numbers.
     cookie: u32,
     waiting: VecDeque<Queued>,
-    /// Writes under way that echoes must confirm.
+    /// Writes under way that echoes must confirm, by kind and value.
     unechoed: HashMap<(Kind, u32), Unechoed>,
-    /// Writes without a notice so far.
+    /// The number of writes without a notice so far.
     silent: u32,
-    /// Writes that the provider has taken and not completed, and how many it has completed.
+    /// The number of writes that the provider has taken and not completed.
     under_way: usize,
+    /// The number of writes that the provider has completed.
     completed: u64,
-    /// How long the provider has taken and completed nothing, without pauses.
+    /// How long the provider has taken and completed nothing, not counting long pauses of this rank.
     stuck: Duration,
-    /// The last attempt that it did not take, and what was completed then.
+    /// The time of the last refused attempt, and the value of `completed` at that time.
     tried: Option<(Instant, u64)>,
 }
 
-/// A post, and what it is part of.
+/// A post, and what its confirmation completes.
 struct Queued {
     post: Post,
     what: What,
 }
 
+/// What the confirmation of a post completes.
 #[derive(Clone, Copy)]
 enum What {
     Done(Done),
-    /// A part of a write that was cut.
+    /// One part of a write that was cut.
     Part {
         cut: u64,
     },
-    /// Nobody asks.
+    /// Nothing: nobody waits for the confirmation.
     Nothing,
 }
 
@@ -118,15 +122,17 @@ struct Unechoed {
 
 struct UnderWay {
     peer: usize,
-    /// What is confirmed by its completion.
+    /// What the provider's completion confirms.
     what: What,
     bounce: Option<usize>,
 }
 
-/// A write of which parts are not confirmed.
+/// A write that was cut into parts, some of which are not confirmed yet.
 struct Cut {
     rank: usize,
+    /// The number of parts that are not confirmed, not counting the last one.
     left: usize,
+    /// The last part, which is kept back until all others are confirmed.
     last: Queued,
 }
 
@@ -137,7 +143,7 @@ struct Bounce {
 }
 
 impl Bytes {
-    /// Bytes that can be copied.
+    /// The most bytes that can be copied.
     pub const MOST_COPIED: usize = 64;
 
     pub fn copied(from: &[u8]) -> Bytes {
@@ -204,14 +210,14 @@ impl Posts {
         &self.endpoint
     }
 
-    /// Connects to a rank, which knows this one by `cookie`.
+    /// Connects to a rank that expects `cookie` in the numbers of this one.
     pub fn insert(&mut self, rank: usize, address: &[u8], cookie: u32) -> Result<(), FabricError> {
         let peer = self.endpoint.peers().insert(address)?;
         self.peers[rank] = ToPeer { peer: Some(peer), cookie, ..ToPeer::default() };
         Ok(())
     }
 
-    /// Takes a write of the proxy; false if too many wait.
+    /// Takes a write of the proxy. Returns false if too many writes are waiting.
     pub fn take(&mut self, rank: usize, post: Post) -> Result<bool, ProxyError> {
         if self.peers[rank].waiting.len() >= MOST_WAITING {
             return Ok(false);
@@ -221,7 +227,7 @@ impl Posts {
         Ok(true)
     }
 
-    /// Takes a post, whatever waits.
+    /// Takes a post, however many are waiting.
     pub fn push(&mut self, rank: usize, mut post: Post) {
         let to = &mut self.peers[rank];
         let mut silent = || {
@@ -234,8 +240,8 @@ impl Posts {
             (_, None) => What::Nothing,
         };
         let (total, most) = (post.bytes.len(), self.message_bytes);
-        // Every part but the last one is a silent write of its own. Copied bytes always fit: an echo must not be cut into
-        // writes that are echoed themselves.
+        // Every part but the last one is a silent write of its own. Copied bytes always fit: an echo must not be cut
+        // into writes that are echoed themselves.
         let before = match post.bytes {
             Bytes::Region { .. } => total.saturating_sub(1) / most,
             Bytes::Copied { .. } => 0,
@@ -262,18 +268,18 @@ impl Posts {
         self.cuts.insert(cut, Cut { rank, left: before, last: Queued { post, what } });
     }
 
-    /// True if posts wait for the provider.
+    /// True if any posts are waiting for the provider.
     pub fn is_waiting(&self) -> bool {
         self.peers.iter().any(|to| !to.waiting.is_empty())
     }
 
-    /// Makes progress, and adds what the provider reports.
+    /// Makes progress, and adds the completions that the provider reports.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> Result<(), ProxyError> {
         let polled = self.endpoint.poll(completions);
         polled.map(|_| ()).map_err(|error| ProxyError::Carrier { peer: None, what: error.to_string() })
     }
 
-    /// Posts what waits, as far as the provider takes it.
+    /// Posts waiting writes until the provider takes no more.
     pub fn advance(&mut self) -> Result<(), ProxyError> {
         (0..self.peers.len()).try_for_each(|rank| self.advance_to(rank))
     }
@@ -282,7 +288,7 @@ impl Posts {
         while let Some(next) = self.peers[rank].waiting.pop_front() {
             let posted = self.post(rank, &next);
             let posted = posted.map_err(|error| ProxyError::Carrier { peer: Some(rank), what: error.to_string() })?;
-            // Full of writes to others: not this peer's fault, if it has none itself.
+            // If the queue is full of writes to other ranks and none is to this peer, this peer is not to blame.
             let is_full = self.endpoint.is_full() || self.bounce.as_ref().is_some_and(|bounce| bounce.free.is_empty());
             let to = &mut self.peers[rank];
             if posted == Posted::Taken {
@@ -314,7 +320,7 @@ impl Posts {
     fn post(&mut self, rank: usize, Queued { post, what }: &Queued) -> Result<Posted, FabricError> {
         let to = &mut self.peers[rank];
         let Some(peer) = to.peer else { unreachable!("posts go to connected peers") };
-        // Wrapping: the provider refuses what is outside of the peer's region.
+        // Wrapping is safe: the provider refuses an address outside the peer's region.
         let address = post.place.base.wrapping_add(post.offset);
         let remote = Remote { peer, address, key: post.place.key };
         let data = number::number(self.numbers, to.cookie, post.kind, post.value);
@@ -367,14 +373,14 @@ impl Posts {
         Ok(posted)
     }
 
-    /// A post was taken that its receiver confirms, if it is one.
+    /// Expects an echo for a post that the provider has taken, if the receiver confirms this kind of post.
     fn expect_echo(&mut self, rank: usize, post: &Post, what: What) {
         if self.confirmation == Confirmation::Echo && post.kind.echo().is_some() {
             self.peers[rank].unechoed.entry((post.kind, post.value)).or_default().writes.push(what);
         }
     }
 
-    /// The provider has completed a post. Returns what that confirms.
+    /// Handles the provider's completion of a post. Returns what it confirms.
     pub fn done(&mut self, token: u64) -> Option<Done> {
         let UnderWay { peer, what, bounce } = self.under_way.remove(&token)?;
         self.peers[peer].under_way -= 1;
@@ -385,7 +391,7 @@ impl Posts {
         self.confirm(what)
     }
 
-    /// A peer has confirmed a write with this value. Returns what is delivered now.
+    /// Handles a peer's echo of a write with this value. Returns the writes that are now delivered.
     pub fn echoed(&mut self, rank: usize, kind: Kind, value: u32) -> Vec<Done> {
         let Some(unechoed) = self.peers[rank].unechoed.get_mut(&(kind, value)) else { return Vec::new() };
         unechoed.echoes += 1;
@@ -412,7 +418,7 @@ impl Posts {
         }
     }
 
-    /// The error of a post that failed.
+    /// The error for a post that has failed.
     pub fn failed(&mut self, token: Option<u64>, error: &CompletionError) -> ProxyError {
         let peer = token.and_then(|token| self.under_way.get(&token)).map(|under_way| under_way.peer);
         ProxyError::Carrier { peer, what: format!("{error}, over {}", self.provider) }

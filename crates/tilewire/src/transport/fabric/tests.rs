@@ -1,8 +1,7 @@
-//! Proxies over carriers of libfabric's software providers, in one process: `tcp`, and `shm` in its fast mode, which keeps no
-//! order. Everything is tried with confirmations by the provider and by echo.
+//! Proxies over carriers of libfabric's software providers, in one process: `tcp`, and `shm` in its fast mode, which
+//! keeps no order. Everything is tried with confirmations by the provider and by echo.
 
 mod opening;
-mod speed;
 mod strangers;
 mod windows;
 
@@ -18,11 +17,11 @@ use std::time::Instant;
 use tilewire_fabric::{Domain, Endpoint, EndpointOptions, Library, Posted as Taken, Provider, Query};
 use tilewire_testkit::random::Random;
 
-// ---- ranks ------------------------------------------------------------------------------------------------------------
+// ---- ranks ----------------------------------------------------------------------------------------------------------
 
 /// Lines that a sender moves in every other rank's segment: the first half carries an operation.
 const EACH: usize = 8;
-/// Bytes before and after a region that nobody may write.
+/// The number of bytes before and after a region that must never be written.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -135,7 +134,7 @@ impl Rig {
     fn byte(&self, rank: usize, at: usize) -> &AtomicU8 {
         let segment = self.segments[rank].segment(rank);
         assert!(at < segment.bytes());
-        // SAFETY: inside a segment that `self` keeps alive; tests touch its bytes by atomics.
+        // SAFETY: the byte is inside a segment that `self` keeps alive, and tests touch it only by atomics.
         unsafe { AtomicU8::from_ptr(segment.start().as_ptr().add(at)) }
     }
 
@@ -147,21 +146,21 @@ impl Rig {
     fn slot(&self, rank: usize, line: usize) -> u64 {
         let segment = self.segments[rank].segment(rank);
         assert!((line + 1) * LINE <= segment.bytes());
-        // SAFETY: as above, and aligned.
+        // SAFETY: as above, and the word is aligned.
         unsafe { AtomicU64::from_ptr(segment.start().as_ptr().add(line * LINE).cast()) }.load(Ordering::Acquire)
     }
 
     /// Writes a byte of a rank's outbox, as a kernel's put.
     fn put(&self, rank: usize, at: usize, x: u8) {
         assert!(at < self.region);
-        // SAFETY: inside the outbox.
+        // SAFETY: the byte is inside the outbox.
         unsafe { AtomicU8::from_ptr(self.nodes[rank].outbox.start().as_ptr().add(at)) }.store(x, Ordering::Relaxed);
     }
 
     fn push(&self, rank: usize, post: &Posted) -> bool {
         let queue = &self.nodes[rank].queue;
         let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
-        // SAFETY: the memory of a ring.
+        // SAFETY: this is the memory of a ring.
         unsafe { push(entries, tickets, queue.capacity().unwrap(), &post.words()) }
     }
 
@@ -224,7 +223,7 @@ fn matched(count: u64) -> u64 {
 fn ways(library: &Path) -> Vec<(String, FabricOptions)> {
     let mut ways = Vec::new();
     for provider in ["tcp", "shm"] {
-        // As verbs and efa have it: numbers without cookies.
+        // Numbers without cookies, as with verbs and efa.
         ways.push((format!("{provider}, bare"), FabricOptions { is_bare: true, ..options(library, provider) }));
         for confirmation in [Confirmation::Provider, Confirmation::Echo] {
             let options = options(library, provider).confirmation(confirmation);
@@ -236,7 +235,7 @@ fn ways(library: &Path) -> Vec<(String, FabricOptions)> {
     ways
 }
 
-// ---- the rules of posts -----------------------------------------------------------------------------------------------
+// ---- the rules of posts ---------------------------------------------------------------------------------------------
 
 /// Random posts of two ranks to each other: no notice is seen before what it covers.
 #[test]
@@ -247,7 +246,7 @@ fn the_rules_of_posts_hold_over_every_provider() {
         let region = 1024;
         let rig = Rig::new(2, [1, 4, 64][number % 3], region, &options);
         let mut random = Random::new(number as u64);
-        // Every delivery has bytes of its own, so whoever sees its notice can say whether they are there.
+        // Every delivery has its own bytes, so a receiver that sees the notice can check them.
         let (mut at, mut words, mut posted) = ([0; 2], [[0u64; EACH]; 2], Vec::new());
         let seen = |posted: &[(usize, usize, u64, usize, usize)]| {
             for &(from, line, word, begin, end) in posted {

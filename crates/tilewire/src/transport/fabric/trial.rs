@@ -1,4 +1,4 @@
-//! The trial of a provider: an endpoint writes to itself, as carriers write to each other.
+//! The trial of a provider: an endpoint writes to itself in the way that carriers write to each other.
 
 use super::choice::{Confirmation, Numbers};
 use crate::tensor::Memory;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire_fabric::{Completion, Endpoint, Posted, Region, Remote, Source};
 
-/// How long one write may take. Connecting takes some 30 ms over tcp.
+/// How long one write may take. Connecting takes about 30 ms over tcp.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Bytes of the writes: one in a single packet, and one in many.
+/// The sizes of the writes in bytes: one that fits a single packet, and one that needs many.
 const SIZES: [usize; 2] = [8, 100_000];
 
 pub(super) struct Trial;
 
 impl Trial {
-    /// Writes with numbers, and compares what arrives. The error says what does not work.
+    /// Writes with numbers, and checks the bytes and numbers that arrive. The error says what does not work.
     pub fn run(endpoint: &mut Endpoint, confirmation: Confirmation, numbers: Numbers) -> Result<(), String> {
         let most = SIZES[1];
         let memory = Memory::zeroed_shared(2 * most);
@@ -71,24 +71,25 @@ impl Trial {
 
 /// Registers memory, which the region keeps.
 pub(super) fn register(endpoint: &Endpoint, memory: &Memory, key: u64) -> Result<Region, tilewire_fabric::FabricError> {
-    // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through raw
-    // pointers: nobody holds a reference to its bytes while peers and kernels may write them.
+    // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through
+    // raw pointers, so no reference to its bytes exists while peers and kernels may write them.
     unsafe { endpoint.register(memory.start(), memory.bytes(), key, Arc::new(memory.clone())) }
 }
 
 /// Copies bytes to memory that only the caller writes.
 pub(super) fn copy(bytes: &[u8], memory: &Memory) {
     assert_eq!(bytes.len(), memory.bytes());
-    // SAFETY: equally long, and apart: the slice is no part of a `Memory`, to whose bytes there are no references.
+    // SAFETY: both are equally long, and they do not overlap: there are no references to the bytes of a `Memory`, so
+    // the slice is no part of it.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.start().as_ptr(), bytes.len()) };
 }
 
 fn fill(memory: &Memory, x: u8) {
-    // SAFETY: this trial's own memory, which nobody writes now.
+    // SAFETY: this is the trial's own memory, which nothing else writes now.
     unsafe { std::ptr::write_bytes(memory.start().as_ptr(), x, memory.bytes()) };
 }
 
 fn holds(memory: &Memory, x: u8) -> bool {
-    // SAFETY: this trial's own memory. The write that filled it is complete, and no other one is under way.
+    // SAFETY: this is the trial's own memory. The write that filled it is complete, and no other write is under way.
     (0..memory.bytes()).all(|at| unsafe { memory.start().as_ptr().add(at).read_volatile() } == x)
 }

@@ -61,11 +61,11 @@ fn a_world_of_one_domain_needs_no_herald() {
 fn a_cause_reaches_all_domains_with_its_details() {
     let world = world(&[&[0, 2], &[1, 3]]);
     let first = cause(AbortCode::TimedOut, 2);
-    // As a launch of rank 2 does: it knows the ranks of its own domain.
+    // A launch of rank 2 does this, since it knows the ranks of its own domain.
     world.sets[2].abort_all(first);
     assert_eq!(world.own(1).get(), None, "its memory is not mapped by rank 2");
     soon(|| world.causes().iter().all(|cause| *cause == Some(first)));
-    // A later one changes nothing.
+    // A later cause changes nothing.
     world.sets[1].abort_all(cause(AbortCode::Failed, 1));
     std::thread::sleep(LOOKS * 4);
     assert!(world.causes().iter().all(|cause| *cause == Some(first)));
@@ -90,7 +90,7 @@ fn a_rank_that_leaves_is_noticed_in_other_domains_and_is_no_failure() {
     soon(|| world.left[0].has_left(2) && world.left[1].has_left(2));
     assert_eq!(world.causes(), [None; 3]);
     drop(world.heralds[1].take());
-    // Rank 0 hears of rank 1 by its monitor, which there is none of here.
+    // Rank 0 would learn of rank 1's death from its monitor, but there is no monitor here.
     std::thread::sleep(LOOKS * 4);
     assert!(!world.left[0].has_left(1) && !world.left[0].has_left(0));
 }
@@ -146,7 +146,7 @@ fn a_rank_that_was_done_before_it_died_is_no_failure() {
     drop(world.heralds[2].take());
     soon(|| world.left[0].has_left(2));
     world.stores[2].is_lost();
-    // What is told afterwards is still heard: the store answers what it has.
+    // Entries that are added afterwards are still read, because the store answers for keys that it has.
     drop(world.heralds[1].take());
     soon(|| world.left[0].has_left(1));
     assert_eq!(world.own(0).get(), None);
@@ -183,7 +183,7 @@ fn ranks_that_close_are_seen_by_all_and_nothing_stays_in_the_store() {
 fn a_slow_rank_of_another_domain_is_never_called_a_deadlock_or_a_departed_rank() {
     let world = world(&[&[0, 1], &[2]]);
     let lines: Vec<Status> = world.sets.iter().map(Status::of).collect();
-    // Rank 1 waits for rank 2, and rank 0 for rank 1. Rank 2 waits for rank 0 in truth, which nobody here can know.
+    // Rank 1 waits for rank 2, and rank 0 for rank 1. In truth rank 2 waits for rank 0, which no rank here can know.
     for _ in 0..100 {
         for (rank, peer) in [(1, 2), (0, 1), (2, 0)] {
             let probe = lines[rank].probe();

@@ -1,22 +1,22 @@
-//! When a rank's thread drives its proxy, and when it sleeps.
+//! Decides when a rank's thread drives its proxy, and when that thread sleeps.
 //!
-//! Threads that wait drive the proxy themselves. They cannot where a kernel of a GPU waits, and need not where a waiting
-//! thread sleeps. Then the rank's own thread, if it has one, does it:
+//! Waiting threads drive the proxy themselves. Where a kernel of a GPU waits there is no such thread, and a waiting
+//! thread that sleeps does not drive. In these cases the rank's own thread, if it has one, drives the proxy:
 //!
 //! ```text
 //!   calls of other threads                        the thread ([`Duty::serve`])
-//!   launched    a GPU runs a launch               steps without a pause; naps after `LONG_WAIT` without an arrival or post
+//!   launched    a GPU runs a launch               steps without a pause; naps after a quiet `LONG_WAIT`
 //!   landed      ... and has ended
-//!   captured    others replay launches, and tell  steps for `AFTERGLOW` after an arrival or post, then naps of 1 ms
-//!               nobody
+//!   captured    a graph replays launches, and     steps for `AFTERGLOW` after an arrival or post, then naps of 1 ms
+//!               nobody reports the replays
 //!   hand_over   a waiting thread falls asleep     steps as long as posts are under way; the carrier's bell wakes the
 //!   take_back   ... and is awake again            waiting thread for arrivals
 //!                                                 otherwise: sleeps until it is called, or an arrival rings its bell
 //! ```
-//! A network's arrivals ring no bell, and libfabric's providers go on with what peers write here only while somebody polls.
-//! A thread that *polls* therefore never sleeps for long: it steps for a waiting thread that sleeps, and naps while the
-//! rank does something else. Naps become longer when nothing has come for a second, so that an idle rank takes less than
-//! one percent of a processor.
+//! Arrivals from a network ring no bell, and libfabric's providers make progress with the writes of peers only while
+//! this rank polls. A thread that *polls* therefore never sleeps for long: it steps for a waiting thread that sleeps,
+//! and naps while the rank does something else. Naps become longer after a second without an arrival or post, so that
+//! an idle rank takes less than one percent of a processor.
 //!
 //! **Why no call is lost.** Consider a call and a thread that sleeps, or is about to.
 //!
@@ -29,18 +29,19 @@
 //! ```
 //! - If t1 sees c2, the flags that t2 reads are those of c1 or later ones: acquire and release.
 //! - If t4 sees c2, the thread does not sleep, and comes back to t1.
-//! - If neither sees it, c4 sees the sleeper of t3: of two fences one is first, and if that were c3, t4 would see c2. Ringing
-//!   changes the word that the thread sleeps on, so it does not sleep or is woken (`doorbell.rs`, which argues this part).
+//! - If neither sees it, c4 sees the sleeper of t3: of two fences one is first, and if that were c3, t4 would see c2.
+//!   Ringing changes the word that the thread sleeps on, so it does not sleep or is woken (`doorbell.rs`, which argues
+//!   this part).
 //!
-//! So unlike a signal of a kernel, a call has the full fence, and waits for no nap. A call is made once per launch or
-//! sleep, where a fence costs nothing that could be noticed.
+//! So unlike a kernel's signal, a call has the full fence, and its wake-up is not late by a nap. There is one call per
+//! launch or sleep, so the fence costs nothing measurable.
 //!
 //! **Why the waiting thread may sleep.** It hands the proxy over *before* it counts itself as a sleeper of the rank's
-//! doorbell. From then on every step that moves a slot rings that bell, whoever makes it. What is left of the argument is
-//! the doorbell's: a wake-up may be late by one nap.
+//! doorbell. From then on every step that moves a slot rings that bell, in any thread. The rest of the argument is in
+//! `doorbell.rs`: a wake-up may be late by one nap.
 //!
-//! Two threads never step at the same time. A thread that finds another one inside says so, and that one rings the bell
-//! when it comes out (`Proxy::step`).
+//! Two threads never step at the same time. A thread that finds another one inside sets a flag, and the other thread
+//! rings the bell when it leaves (`Proxy::step`).
 
 #![forbid(unsafe_code)]
 
@@ -48,40 +49,42 @@ use crate::sync::{AtomicBool, AtomicUsize, Instant, Ordering, fence, yield_now};
 use crate::transport::doorbell::Doorbell;
 use std::time::Duration;
 
-/// How long a launch may be in flight without an arrival or a post before the thread begins to nap.
+/// The thread begins to nap when a launch has been in flight for this long without an arrival or a post.
 const LONG_WAIT: Duration = Duration::from_millis(100);
 /// How long the thread steps without a pause after an arrival or a post of a replayed launch.
 const AFTERGLOW: Duration = Duration::from_millis(10);
-/// How long it steps without a pause for a waiting thread that sleeps: deliveries ring no bell.
+/// How long the thread steps without a pause for a waiting thread that sleeps. It must poll, as deliveries ring no
+/// bell.
 const UNDER_WAY: Duration = Duration::from_millis(1);
-/// Naps while something may come of which no bell tells.
+/// The length of a nap while something may arrive that rings no bell.
 const SHORT_NAP: Duration = Duration::from_micros(50);
-/// Naps between replays.
+/// The length of a nap between replays.
 const REPLAY_NAP: Duration = Duration::from_millis(1);
-/// Naps of a thread that polls, once nothing has come for `QUIET`.
+/// The length of a nap of a thread that polls, once nothing has arrived for `QUIET`.
 const LONG_NAP: Duration = Duration::from_millis(5);
+/// After this long without a call, an arrival or a post, a rank counts as idle.
 const QUIET: Duration = Duration::from_secs(1);
-/// Sleep while nothing is expected.
+/// The length of a sleep while nothing is expected.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Idle steps between two yields.
 const STEPS: u32 = 16;
 
-/// What a rank's thread knows about its duty.
+/// The calls to a rank's thread, and the bell that the thread sleeps on.
 pub(crate) struct Duty {
-    /// The thread sleeps on it.
+    /// The bell that the thread sleeps on.
     bell: Doorbell,
-    /// Counts calls.
+    /// The number of calls so far.
     calls: AtomicUsize,
-    /// Waiting threads that sleep.
+    /// The number of waiting threads that have handed the proxy over and sleep.
     handed: AtomicUsize,
     in_flight: AtomicBool,
     captured: AtomicBool,
     ended: AtomicBool,
-    /// True if no bell tells of arrivals.
+    /// True if arrivals ring no bell.
     polls: bool,
 }
 
-/// What the thread does when a step has made no progress.
+/// The thread's next action when a step has made no progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pace {
     Step,
@@ -96,54 +99,54 @@ impl Duty {
         Duty { bell, calls, handed, in_flight, captured, ended, polls: false }
     }
 
-    /// The same where no bell tells of arrivals.
+    /// Makes this the duty of a thread that polls, because arrivals ring no bell.
     pub(crate) fn that_polls(self) -> Duty {
         Duty { polls: true, ..self }
     }
 
-    /// A launch starts on a GPU.
+    /// Says that a launch starts on a GPU.
     pub(crate) fn launched(&self) {
         self.in_flight.store(true, Ordering::Relaxed);
         self.call();
     }
 
-    /// All launches have ended. The thread notices it by itself.
+    /// Says that all launches have ended. The thread sees this at its next round, so it is not woken.
     pub(crate) fn landed(&self) {
         self.in_flight.store(false, Ordering::Relaxed);
     }
 
-    /// A launch was recorded in a graph.
+    /// Says that a launch was recorded in a graph.
     pub(crate) fn captured(&self) {
         self.captured.store(true, Ordering::Relaxed);
         self.call();
     }
 
-    /// A waiting thread is about to sleep.
+    /// Says that a waiting thread is about to sleep.
     pub(crate) fn hand_over(&self) {
         self.handed.fetch_add(1, Ordering::Relaxed);
         self.call();
     }
 
-    /// It is awake again, and drives the proxy itself.
+    /// Says that the waiting thread is awake again and drives the proxy itself.
     pub(crate) fn take_back(&self) {
         self.handed.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// [`serve`](Self::serve) returns.
+    /// Makes [`serve`](Self::serve) return.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.call();
     }
 
-    /// c2 to c4.
+    /// Steps c2 to c4 of the argument above.
     fn call(&self) {
         self.calls.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         self.bell.ring();
     }
 
-    /// The thread's work until [`end`](Self::end). `step` makes progress with the proxy and returns true if there was
-    /// any; `is_busy` says whether posts are under way.
+    /// Does the thread's work until [`end`](Self::end) is called. `step` drives the proxy and returns true if it made
+    /// progress. `is_busy` says whether posts are under way.
     pub(crate) fn serve(&self, mut step: impl FnMut() -> bool, is_busy: impl Fn() -> bool) {
         let (mut last, mut known, mut idle) = (Instant::now(), 0, 0);
         loop {
@@ -180,14 +183,14 @@ impl Duty {
         }
     }
 
-    /// `quiet`: the time since the last call, arrival or post.
+    /// The next action, when the last call, arrival or post was `quiet` ago.
     fn pace(&self, quiet: Duration, is_busy: bool) -> Pace {
         let [in_flight, captured] = [&self.in_flight, &self.captured].map(|flag| flag.load(Ordering::Relaxed));
         let is_handed = self.handed.load(Ordering::Relaxed) > 0;
         let (steps_for, nap) = match (in_flight, captured) {
             (true, _) => (LONG_WAIT, SHORT_NAP),
             (_, true) => (AFTERGLOW, if is_busy { SHORT_NAP } else { REPLAY_NAP }),
-            // While a launch runs on the CPU, its own threads drive.
+            // While a launch runs on the CPU, its own threads drive the proxy.
             _ if is_busy && is_handed => (UNDER_WAY, SHORT_NAP),
             _ if self.polls && quiet >= QUIET => (Duration::ZERO, LONG_NAP),
             _ if self.polls && is_handed => (UNDER_WAY, SHORT_NAP),

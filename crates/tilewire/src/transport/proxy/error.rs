@@ -1,51 +1,51 @@
-//! Why a proxy stopped.
+//! The errors that stop a proxy.
 #![forbid(unsafe_code)]
 
-/// A descriptor that no kernel of ours writes, a notice that no sender of ours sends, or a carrier that failed. The
-/// transport is broken afterwards, on all ranks.
+/// The error that stopped a proxy: a descriptor that no kernel of ours writes, a notice that no sender of ours sends,
+/// posts that were not delivered in time, or a carrier that failed. The transport is broken afterwards, on all ranks.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// A descriptor without meaning.
+    /// A descriptor that has no meaning.
     Entry {
-        /// Its first word.
+        /// The first word of the descriptor.
         head: u64,
     },
-    /// A descriptor for a rank that no posts go to.
+    /// A descriptor for a rank that this rank does not post to.
     Peer {
         /// The rank.
         peer: usize,
     },
-    /// Bytes outside of the peer's region.
+    /// A post to bytes outside the peer's region.
     Destination {
         /// The peer.
         peer: usize,
         /// The number of the region.
         target: u16,
-        /// First byte.
+        /// The offset of the first byte in the region.
         destination: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
-        /// Bytes of the region; `None` if there is no such region.
+        /// The size of the region in bytes; `None` if there is no such region.
         len: Option<u64>,
     },
-    /// A region that the peer has removed, or never had.
+    /// A post to a region that the peer has removed, or never had.
     Region {
         /// The peer.
         peer: usize,
         /// The number of the region.
         target: u16,
     },
-    /// Bytes that are not registered with the proxy.
+    /// A post of bytes that are not registered with the proxy.
     Source {
-        /// The peer that they were for.
+        /// The peer that the bytes were for.
         peer: usize,
-        /// Address of the first.
+        /// The address of the first byte.
         address: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// A control line that is not this rank's to move.
+    /// A notice for a control line that this rank may not move.
     Line {
         /// The peer.
         peer: usize,
@@ -57,18 +57,18 @@ pub enum ProxyError {
         /// The line.
         line: u64,
     },
-    /// A word that does not grow.
+    /// A notice whose word is not larger than the previous one.
     Backwards {
         /// The peer.
         peer: usize,
         /// The line.
         line: u64,
-        /// The word.
+        /// The word that was posted.
         word: u64,
-        /// The last one announced.
+        /// The previous word for this line.
         last: u64,
     },
-    /// A post for a control line whose last delivery still lacks parts, and which is none of them.
+    /// A post for a control line whose last delivery still lacks parts, where the post is not one of them.
     Parts {
         /// The peer.
         peer: usize,
@@ -76,10 +76,10 @@ pub enum ProxyError {
         line: u64,
         /// The word that was posted.
         word: u64,
-        /// Parts that the last delivery lacks.
+        /// The number of parts that the last delivery lacks.
         missing: u8,
     },
-    /// A notice that names no line of this rank, or that does not fit what has arrived for its line.
+    /// A notice that names no control line of this rank, or contradicts what has arrived for its line.
     Notice {
         /// The notice.
         notice: u32,
@@ -88,16 +88,16 @@ pub enum ProxyError {
     Carrier {
         /// The peer, if it is known.
         peer: Option<usize>,
-        /// What it says.
+        /// The message of the carrier.
         what: String,
     },
-    /// A thread panicked inside the proxy, in the carrier or because of a bug.
+    /// A thread panicked inside the proxy, in the carrier or through a bug of the proxy.
     Panicked,
-    /// Posts that the carrier did not take, or did not confirm, in time.
+    /// Posts that the carrier did not take or did not confirm in time.
     Late {
         /// The peer.
         peer: usize,
-        /// How many.
+        /// The number of posts.
         posts: usize,
     },
 }
@@ -106,19 +106,21 @@ errors! {
     enum ProxyError {
         Entry { head } => "a descriptor in the ring of the network proxy has no meaning (its head is {head:#x}): a \
              kernel has overwritten the ring",
-        Peer { peer } => "a kernel posted to rank {peer}, to which no posts go",
+        Peer { peer } => "a kernel posted to rank {peer}, which this rank does not post to",
         Destination { peer, target, destination, bytes, len: Some(len) } =>
             "a kernel posted {bytes} bytes to byte {destination} of region {target} of rank {peer}, which has {len} \
              bytes",
         Destination { peer, target, len: None, .. } =>
-            "a kernel posted to region {target} of rank {peer}, which does not exist, or no longer: keep a window as long \
-             as anything that writes it",
-        Region { peer, target } => "a kernel posted to region {target} of rank {peer}, which has dropped that window, and \
-             everything built with it: drop a window when no rank launches what writes it any more",
+            "a kernel posted to region {target} of rank {peer}, which does not exist or was dropped: keep the window \
+             alive while any collective that writes it exists",
+        Region { peer, target } => "a kernel posted to region {target} of rank {peer}, which has dropped that \
+             window and everything built with it: keep the window alive on all ranks while any rank still launches a \
+             collective that writes it",
         Source { peer, address, bytes } =>
-            "a kernel posted {bytes} bytes at {address:#x} to rank {peer}, which are not in the outbox: post from the \
-             outbox, or from registered memory",
-        Line { peer, line } => "a kernel posted a notice for control line {line} of rank {peer}, which is not its own",
+            "a kernel posted {bytes} bytes at {address:#x} to rank {peer}, which are neither in the outbox nor \
+             registered: post from the outbox, or from registered memory",
+        Line { peer, line } => "a kernel posted a notice for control line {line} of rank {peer}, which this rank may not \
+             move",
         OwnLine { line } => "a kernel posted a flush for control line {line} of its own rank, which no flush may move",
         Backwards { peer, line, word, last } =>
             "a kernel posted the word {word:#x} for control line {line} of rank {peer}, after {last:#x}: words only \
@@ -130,7 +132,7 @@ errors! {
              the same version?",
         Carrier { peer: Some(peer), what } => "the network to rank {peer} failed: {what}",
         Carrier { peer: None, what } => "the network failed: {what}",
-        Panicked => "a thread panicked inside the network proxy: its message was printed before",
+        Panicked => "a thread panicked inside the network proxy: look for the panic's message above",
         Late { peer, posts } => "{posts} posts to rank {peer} were not delivered before the deadline",
     }
 }

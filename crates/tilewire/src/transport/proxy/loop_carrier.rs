@@ -1,13 +1,13 @@
-//! A carrier between ranks of one process: it copies. From a seed it also delays and reorders everything that the rules
-//! of posts allow, so that code which depends on an order fails here.
+//! A carrier between ranks of one process, which copies bytes. With a seed it also delays and reorders writes as far as
+//! the rules of posts allow, so that code which depends on an order fails here.
 //!
 //! ```text
 //!   rank a: write ──▶ pending (shuffled, delayed) ──poll──▶ copy ──▶ inbox of b, then b's doorbell
 //!                                                              └──▶ Delivered, for a
 //!   rank b: poll ──▶ Arrived
 //! ```
-//! The bytes are copied by the sender's thread before it locks the receiver's inbox, and the receiver reads the inbox
-//! under the same lock: so they are there when the notice is.
+//! The sender's thread copies the bytes before it locks the receiver's inbox, and the receiver reads the inbox under
+//! the same lock. So the bytes are in place when the notice arrives.
 
 use super::carrier::{Carrier, Event, Source, Target, Write};
 use super::error::ProxyError;
@@ -18,13 +18,14 @@ use std::collections::HashMap;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One rank's end: what others write to, and how they reach it.
+/// One rank's end of the carrier, which all other ranks write to.
 pub(crate) struct LoopEnd {
-    /// By sender and target. Whoever copies holds the lock for reading, so that a removal waits for it.
+    /// The memory that each sender may write, by sender and target. A copying thread holds the lock for reading, so a
+    /// removal waits until the copy is done.
     regions: RwLock<HashMap<(usize, Target), Memory>>,
     inbox: Mutex<Vec<u32>>,
     doorbell: Doorbell,
-    /// Bytes that arrived, for tests and measurements.
+    /// The number of bytes that have arrived, for tests and measurements.
     bytes: AtomicU64,
 }
 
@@ -33,7 +34,7 @@ impl LoopEnd {
         LoopEnd { regions: RwLock::new(regions), inbox: Mutex::new(Vec::new()), doorbell, bytes: AtomicU64::new(0) }
     }
 
-    /// Bytes that have arrived here so far, without notices.
+    /// The number of bytes that have arrived here so far, not counting notices.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -45,7 +46,7 @@ pub(crate) struct LoopCarrier {
     ends: Vec<Arc<LoopEnd>>,
     pending: Vec<Pending>,
     delivered: Vec<u64>,
-    /// The state of the random delays; `None`: everything is delivered immediately and in order.
+    /// The state of the random delays; `None` if everything is delivered immediately and in order.
     random: Option<u64>,
 }
 
@@ -57,7 +58,7 @@ struct Pending {
     target: Target,
     offset: usize,
     notice: Option<u32>,
-    /// Polls that it still waits for.
+    /// The number of polls until it is delivered.
     polls: u64,
 }
 
@@ -71,7 +72,7 @@ const LONGEST: u64 = 6;
 
 impl LoopCarrier {
     pub(crate) fn new(rank: usize, ends: Vec<Arc<LoopEnd>>, seed: Option<u64>) -> LoopCarrier {
-        // Every rank gets delays of its own.
+        // Every rank gets its own delays.
         let random = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (rank as u64 + 1) << 32 | 1);
         LoopCarrier { rank, ends, pending: Vec::new(), delivered: Vec::new(), random }
     }
@@ -91,15 +92,16 @@ impl LoopCarrier {
             Bytes::Inline(bytes) => (bytes.as_ptr(), bytes.len()),
         };
         {
-            // Held until the bytes are there. The region may have been removed since the write was taken.
+            // The lock is held until the bytes are copied. The region may have been removed since the write was taken.
             let regions = end.regions.read().unwrap_or_else(PoisonError::into_inner);
             let to = self.place(&regions, (peer, target), offset, bytes)?;
-            // SAFETY: both ranges have `bytes` bytes, inside memory that the handles keep alive. They may overlap only if a
-            // kernel posts from one window into another that shares its bytes, which `copy` allows. The receiver reads the
-            // bytes only after the notice, and the sender changes them only after the receiver's credit or a flush; a
-            // kernel that breaks this gets unspecified bytes, as with any race (ARCHITECTURE, Races). No host code touches
-            // them plainly meanwhile: sources and destinations are shared memory, or an input of the running launch,
-            // which returns after its last post was delivered (`Proxy::drain`) or the proxy has stopped (`Proxy::halt`).
+            // SAFETY: both ranges have `bytes` bytes, inside memory that the handles keep alive. They may overlap only
+            // if a kernel posts from one window into another that shares its bytes, which `copy` allows. The receiver
+            // reads the bytes only after the notice, and the sender changes them only after the receiver's credit or a
+            // flush; a kernel that breaks this gets unspecified bytes, as with any race (ARCHITECTURE, Races). No host
+            // code touches them plainly meanwhile: sources and destinations are shared memory, or an input of the
+            // running launch, which returns after its last post was delivered (`Proxy::drain`) or the proxy has stopped
+            // (`Proxy::halt`).
             unsafe { std::ptr::copy(source, to.start().as_ptr(), bytes) };
         }
         end.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -170,7 +172,7 @@ impl Carrier for LoopCarrier {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
-        // Those that are due, in any order.
+        // Writes that are due are delivered in a random order.
         for pending in &mut self.pending {
             pending.polls = pending.polls.saturating_sub(1);
         }

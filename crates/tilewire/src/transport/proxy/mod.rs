@@ -9,19 +9,21 @@
 //! ```
 //! - **In**: descriptors ([`ir::ring`](crate::ir::ring)), which are not trusted: every field is compared with the
 //!   regions, control lines and sources that were registered. **Out**: writes to a [`Carrier`], and this rank's slots.
-//! - **Order** is by count, never by the carrier (`wire.rs`). What waits, waits here: a signal until all earlier posts to
-//!   its peer are delivered, and a notice until the last delivery for its control line is. Credits and deliveries
-//!   overtake a held signal. Nothing that is held waits for a kernel, so holding cannot deadlock.
-//! - **A flush** is held as a signal is. Then nothing is sent, and a slot of this rank's own moves. What the carrier
-//!   reports as delivered it has read: this proxy took that report before the release store of the slot, so the reads of
-//!   all earlier posts to the peer come before whatever the waiting role writes to their sources.
-//! - **Whoever waits drives it**: [`Proxy::step`] is called in every unready round of a wait, by any thread of the rank,
-//!   and returns immediately if another thread is inside. [`Proxy::drain`] is called at the end of a launch.
-//!   `Proxy::settle` is called before a wait is judged to be in vain: what a rank has posted is not in the peer's slots
-//!   until both proxies have run.
-//! - **A thread of the rank** (`thread.rs`) drives it when no waiting thread does: while kernels of a GPU wait, and for
-//!   waiting threads that sleep (`duty.rs`). Ranks on CPUs need none over a carrier of this process.
-//! - **Must not know**: kernels, and which carrier it has.
+//! - **Order** is by count, never by the carrier (`wire.rs`). The proxy holds a signal until all earlier posts to its
+//!   peer are delivered, and a notice until the previous delivery for its control line is complete. Credits and
+//!   deliveries overtake a held signal. A held post waits only for the carrier, never for a kernel, so holding cannot
+//!   deadlock.
+//! - **A flush** is held like a signal. Then the proxy sends nothing, and moves a slot of its own rank instead. The
+//!   carrier has read the source of every write that it reports as delivered. The proxy takes those reports before the
+//!   release store of the slot, so all earlier posts to the peer are read before the waiting role overwrites their
+//!   sources.
+//! - **Waiting threads drive the proxy**: any thread of the rank calls [`Proxy::step`] in every unready round of a
+//!   wait. The call returns immediately if another thread is inside. A launch ends with [`Proxy::drain`].
+//!   `Proxy::settle` runs before a wait is judged to be in vain, because a post reaches the peer's slots only when both
+//!   proxies have run.
+//! - **A thread of the rank** (`thread.rs`) drives the proxy when no waiting thread does: while kernels of a GPU wait,
+//!   and for waiting threads that sleep (`duty.rs`). Ranks on CPUs need no such thread over a carrier of this process.
+//! - **Must not know**: kernels, or the type of its carrier.
 
 mod carrier;
 mod duty;
@@ -52,32 +54,34 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use wire::{Announced, Announcement, Arrivals};
 
-/// Entries taken from the ring before arrivals are looked for again.
+/// The most entries taken from the ring in one step, before the proxy polls for arrivals again.
 const BATCH: usize = 64;
-/// Steps that take everything that has arrived by a given moment.
+/// The most steps that `Proxy::settle` makes to take everything that has arrived.
 const MOST_PORTIONS: usize = 1000;
-/// Held posts to one peer from which on the ring is left to fill up, so that kernels wait.
+/// With this many held posts to one peer, the proxy takes nothing from the ring. The ring fills up, and kernels wait.
 const MOST_HELD: usize = 1024;
-/// Idle rounds before a launch that drains begins to sleep, and how long it sleeps: deliveries ring no doorbell.
+/// A draining launch yields for this many idle rounds and then naps between rounds, because deliveries ring no
+/// doorbell.
 const YIELDS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long to wait for the reason of a carrier's failure. It comes within milliseconds, and within a second or two where
-/// many ranks share a processor.
+/// How long to wait for the reason of a carrier's failure. The reason arrives within milliseconds, or within a second
+/// or two where many ranks share a processor.
 const REASON: Duration = Duration::from_secs(3);
 
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
 pub struct Proxy {
     rank: usize,
     state: Mutex<State>,
-    /// Why it stopped, if it did.
+    /// The error that stopped the proxy, if any.
     error: OnceLock<ProxyError>,
-    /// True if posts are not delivered, and if a thread found another one inside.
+    /// True if some posts of this rank are not delivered yet.
     busy: AtomicBool,
+    /// True if a thread was refused because another one was inside.
     refused: AtomicBool,
-    /// This rank's, whose waits look at the slots that it moves.
+    /// The doorbell of this rank, whose waiting threads watch the slots that the proxy moves.
     doorbell: Doorbell,
-    /// Of all ranks that are mapped here.
+    /// The abort words of all ranks that are mapped here.
     aborts: Vec<Abort>,
     /// The ranks that have left, if ranks are processes.
     departures: Option<Departures>,
@@ -85,28 +89,30 @@ pub struct Proxy {
     duty: OnceLock<Arc<Duty>>,
 }
 
-/// What a proxy needs to know of its rank.
+/// The parts of a rank from which its proxy is made.
 pub(crate) struct ProxyParts {
     pub rank: usize,
     pub ring: Ring,
     pub carrier: Box<dyn Carrier>,
-    /// By rank; `None`: no posts go there.
+    /// The memory that posts to each rank may touch; `None` for a rank that this one never posts to.
     pub peers: Vec<Option<PostedTo>>,
     /// Memory that posts may read.
     pub sources: Vec<Memory>,
-    /// This rank's segment, the lines of it that posts of others may move, and those that flushes may.
+    /// This rank's segment.
     pub segment: Memory,
+    /// The control lines of the segment that posts of other ranks may move.
     pub inbound: Vec<Lines>,
+    /// The control lines of the segment that flushes of this rank may move.
     pub flushed: Vec<Lines>,
     pub doorbell: Doorbell,
     pub aborts: Vec<Abort>,
 }
 
-/// What posts to one peer may touch.
+/// The memory that posts to one peer may touch.
 pub(crate) struct PostedTo {
-    /// Bytes of each region; `None` if there is none of this number.
+    /// The size of each region in bytes, by number; `None` if there is no region with this number.
     pub regions: Vec<Option<u64>>,
-    /// The peer's lines that this rank moves.
+    /// The control lines of the peer that this rank moves.
     pub lines: Vec<Lines>,
 }
 
@@ -118,16 +124,16 @@ struct State {
     next_source: u64,
     arrivals: Arrivals,
     events: Vec<Event>,
-    /// Writes under way: the peer, and the control line of its delivery.
+    /// The peer of each write under way, and the control line of its delivery if it has one.
     writes: HashMap<u64, (usize, Option<u64>)>,
     next: u64,
-    /// True if nothing moves any more.
+    /// True once [`Proxy::halt`] was called: the proxy moves nothing any more.
     is_halted: bool,
 }
 
 /// Memory that posts may read.
 struct Registered {
-    /// `None`: as long as the proxy lives.
+    /// The number by which the memory is removed; `None` if it stays registered as long as the proxy lives.
     id: Option<u64>,
     memory: Memory,
 }
@@ -136,9 +142,9 @@ struct Peer {
     to: PostedTo,
     announced: Announced,
     held: VecDeque<Held>,
-    /// Writes that are not delivered.
+    /// Writes to this peer that are not delivered yet.
     under_way: BTreeSet<u64>,
-    /// By control line: the delivery under way.
+    /// The delivery under way for each control line.
     deliveries: HashMap<u64, Delivery>,
 }
 
@@ -146,21 +152,21 @@ struct Peer {
 #[derive(Clone, Copy)]
 struct Held {
     post: Posted,
-    /// Writes before this one must be delivered before a signal or a flush may go.
+    /// A signal or a flush may go only when all writes with smaller numbers are delivered.
     after: u64,
 }
 
-/// A delivery of which not all parts are delivered.
+/// A delivery whose parts are not all delivered yet.
 struct Delivery {
     word: u64,
-    /// What all its posts have in common.
+    /// The number of parts. All posts of the delivery agree about it, about the word, and about having bytes.
     parts: u8,
     has_bytes: bool,
-    /// How the word travels. The mail is taken out when the carrier has it.
+    /// How the word travels. The mail is removed once the carrier has taken it.
     told: Announcement,
-    /// Posts that the carrier does not have yet.
+    /// The number of posts that the carrier has not taken yet.
     missing: u8,
-    /// Parts with the carrier.
+    /// The number of parts that the carrier has taken and not delivered.
     under_way: u32,
 }
 
@@ -200,34 +206,35 @@ impl Proxy {
         }
     }
 
-    /// For ranks that are processes: a carrier that fails because its peer is gone is not why the transport broke.
+    /// For ranks that are processes: if a carrier fails because its peer is gone, the peer's end is reported as the
+    /// cause.
     pub(crate) fn with_departures(self, departures: Departures) -> Proxy {
         Proxy { departures: Some(departures), ..self }
     }
 
-    /// A launch starts on a GPU, which cannot drive the proxy.
+    /// Says that a launch starts on a GPU, which cannot drive the proxy.
     pub(crate) fn launched(&self) {
         self.duty.get().iter().for_each(|duty| duty.launched());
     }
 
-    /// All launches on a GPU have ended.
+    /// Says that all launches on a GPU have ended.
     pub(crate) fn landed(&self) {
         self.duty.get().iter().for_each(|duty| duty.landed());
     }
 
-    /// A launch was recorded in a graph, whose replays nobody reports.
+    /// Says that a launch was recorded in a graph. Replays of the graph are not reported.
     pub(crate) fn captured(&self) {
         self.duty.get().iter().for_each(|duty| duty.captured());
     }
 
-    /// A waiting thread is about to sleep. Returns true if the rank's thread drives the proxy meanwhile; then
-    /// [`take_back`](Self::take_back) must follow.
+    /// Says that a waiting thread is about to sleep. Returns true if the rank's thread drives the proxy meanwhile. In
+    /// that case the caller must call [`take_back`](Self::take_back) afterwards.
     pub(crate) fn hand_over(&self) -> bool {
         self.duty.get().iter().for_each(|duty| duty.hand_over());
         self.duty.get().is_some()
     }
 
-    /// The waiting thread is awake again.
+    /// Says that the waiting thread is awake again.
     pub(crate) fn take_back(&self) {
         self.duty.get().iter().for_each(|duty| duty.take_back());
     }
@@ -236,17 +243,17 @@ impl Proxy {
         assert!(self.duty.set(duty).is_ok(), "a proxy has one thread");
     }
 
-    /// True if nothing will be delivered any more.
+    /// True if the proxy has failed or its rank was aborted: nothing will be delivered any more.
     fn is_stopped(&self) -> bool {
         self.error().is_some() || self.aborts.get(self.rank).is_some_and(|abort| abort.get().is_some())
     }
 
-    /// Makes progress, unless another thread is doing so. Returns true if there was any.
+    /// Makes progress, unless another thread is already doing so. Returns true if this call made any.
     pub fn step(&self) -> bool {
         let progress = match self.state.try_lock() {
             Ok(mut state) => self.step_inside(&mut state),
             Err(TryLockError::WouldBlock) => {
-                // Relaxed: see below.
+                // Relaxed: argued below, where the flag is read.
                 self.refused.store(true, Ordering::Relaxed);
                 return false;
             }
@@ -255,8 +262,9 @@ impl Proxy {
                 return false;
             }
         };
-        // A thread that was refused and went to sleep may have been woken for an arrival that came after this thread had
-        // polled. Relaxed, without a fence: a flag that is missed costs the sleeper one nap.
+        // An arrival may have come after this thread's poll, and may have woken a thread that was then refused and went
+        // back to sleep. So that thread is woken again. Relaxed and without a fence: a missed flag costs the sleeper
+        // one nap.
         if self.refused.load(Ordering::Relaxed) {
             self.refused.store(false, Ordering::Relaxed);
             self.doorbell.ring();
@@ -264,10 +272,10 @@ impl Proxy {
         progress
     }
 
-    /// Takes everything that has arrived so far, waiting for a thread that is inside. Returns true if posts of this rank
-    /// are not delivered yet.
+    /// Takes everything that has arrived so far, and waits for its turn if another thread is inside. Returns true if
+    /// some posts of this rank are not delivered yet.
     pub(crate) fn settle(&self) -> bool {
-        // A carrier may report arrivals in portions. Bounded, since peers may send without a pause.
+        // A carrier may report arrivals in portions. The loop is bounded because peers may send without a pause.
         for _ in 0..MOST_PORTIONS {
             let progress = self.enter().is_ok_and(|mut state| self.step_inside(&mut state));
             if !progress {
@@ -277,15 +285,15 @@ impl Proxy {
         self.is_busy()
     }
 
-    /// True if posts of this rank were not delivered when a thread was last inside. Their delivery rings no doorbell.
+    /// True if some posts of this rank were not delivered when a thread was last inside. Deliveries ring no doorbell.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        // Relaxed: it only decides how long to sleep, or was stored by this thread, in `settle`.
+        // Relaxed: the flag only decides how long to sleep. In `settle` this same thread has stored it.
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport is broken
-    /// before.
+    /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport breaks
+    /// first.
     pub fn drain(&self, deadline: Deadline) -> Result<(), TransportError> {
         let mut idle = 0;
         loop {
@@ -309,12 +317,13 @@ impl Proxy {
         }
     }
 
-    /// Why it stopped, if it did.
+    /// The error that stopped this proxy, if any.
     pub fn error(&self) -> Option<&ProxyError> {
         self.error.get()
     }
 
-    /// Waits for a thread that is inside. A thread that panicked there may have left posts half done.
+    /// Locks the state, and waits if another thread is inside. Fails if a thread panicked inside, because it may have
+    /// left posts half done.
     fn enter(&self) -> Result<MutexGuard<'_, State>, ProxyError> {
         self.state.lock().map_err(|_| self.fail(ProxyError::Panicked))
     }
@@ -327,7 +336,7 @@ impl Proxy {
         let result = state.step(&mut progress, &mut moved);
         self.busy.store(state.left().is_some(), Ordering::Relaxed);
         if moved {
-            // After the slots: a waiting thread of this rank may sleep.
+            // Rings after the slots have moved, because a waiting thread of this rank may be asleep.
             self.doorbell.ring();
         }
         if let Err(error) = result {
@@ -336,11 +345,11 @@ impl Proxy {
         progress
     }
 
-    /// Stops, and breaks the transport on all ranks.
+    /// Stops the proxy and breaks the transport on all ranks.
     fn fail(&self, error: ProxyError) -> ProxyError {
         let error = self.error.get_or_init(|| error).clone();
         let cause = match error {
-            // The other ranks are told the peer as well.
+            // The cause names the peer for the other ranks.
             ProxyError::Late { peer, .. } => Cause::timed_out(self.rank, Some(peer)),
             ProxyError::Carrier { peer: Some(peer), .. } if self.departures.is_some() => {
                 self.end_of(peer).unwrap_or(Cause::severed(self.rank, peer))
@@ -351,8 +360,8 @@ impl Proxy {
         error
     }
 
-    /// Why the carrier to a peer has failed, if somebody says so within a moment. A network notices that a peer is gone
-    /// before anybody has said why, and the reason says more than the network's error.
+    /// The reason why a peer is gone, if it arrives within [`REASON`]. The network notices that a peer is gone before
+    /// the reason arrives, and the reason says more than the network's error.
     fn end_of(&self, peer: usize) -> Option<Cause> {
         let until = Deadline::after(REASON);
         loop {
@@ -369,7 +378,7 @@ impl Proxy {
         }
     }
 
-    /// The error that broke the transport, if this proxy did that: the first cause counts.
+    /// This proxy's error, unless a cause from another rank broke the transport first.
     pub(crate) fn broke(&self) -> Option<&ProxyError> {
         let is_own = |cause: Cause| cause.rank == self.rank;
         self.error().filter(|_| self.aborts.get(self.rank).and_then(Abort::get).is_none_or(is_own))
@@ -382,7 +391,7 @@ impl State {
         for peer in 0..self.peers.len() {
             self.advance(peer, progress, moved)?;
         }
-        // Held posts wait for the carrier alone, so leaving others in the ring cannot deadlock.
+        // Held posts wait only for the carrier, so leaving other posts in the ring cannot deadlock.
         let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
         for _ in 0..if room { BATCH } else { 0 } {
             let Some(entry) = self.ring.pop() else { break };
@@ -397,7 +406,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes what the carrier reports.
+    /// Takes the events that the carrier reports.
     fn poll(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         let mut events = std::mem::take(&mut self.events);
         self.carrier.poll(&mut events)?;
@@ -425,7 +434,7 @@ impl State {
         }
     }
 
-    /// Compares every field of a descriptor with what is registered. Returns the peer.
+    /// Compares every field of a descriptor with the registered regions, lines and sources. Returns the peer.
     fn check(&self, post: &Posted) -> Result<usize, ProxyError> {
         let number = post.peer as usize;
         let peer = self.peers.get(number).and_then(Option::as_ref).ok_or(ProxyError::Peer { peer: number })?;
@@ -444,9 +453,9 @@ impl State {
         }
     }
 
-    /// Refuses bytes outside of a region that this rank has.
+    /// Refuses bytes outside the peer's region that the post names.
     fn destination(&self, number: usize, post: &Posted) -> Result<(), ProxyError> {
-        // A post without bytes is a write of none, at the beginning of its region.
+        // A post without bytes is an empty write at the beginning of its region.
         let (destination, bytes) = post.span.map_or((0, 0), |span| (span.destination, span.bytes));
         let regions = self.peers[number].as_ref().map_or(&[][..], |peer| &peer.to.regions);
         let len = regions.get(usize::from(post.target)).copied().flatten();
@@ -469,7 +478,7 @@ impl State {
         Ok(Some(memory.part((source - memory.start().as_ptr() as u64) as usize, bytes as usize)))
     }
 
-    /// Gives the carrier what may go to a peer.
+    /// Gives the carrier all held posts to a peer that may go now.
     fn advance(&mut self, number: usize, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         let Some(peer) = &mut self.peers[number] else { return Ok(()) };
         if peer.held.is_empty() {
@@ -477,12 +486,12 @@ impl State {
         }
         let mut held = std::mem::take(&mut peer.held);
         let mut kept = VecDeque::new();
-        // Control lines with a held notice: later notices for them must not overtake it.
+        // `lines`: control lines with a held notice, which later notices for the same line must not overtake.
         let (mut lines, mut full, mut started) = (HashSet::new(), false, false);
         while let Some(mut next) = held.pop_front() {
             if started {
-                // A signal also covers earlier posts that were still held when it was taken from the ring. Later posts
-                // that have overtaken it may be among these writes: it then waits for them as well.
+                // A signal also covers earlier posts that were still held when the signal was taken from the ring.
+                // Later posts that have overtaken the signal may be among these writes. It then waits for them as well.
                 next.after = self.next;
             }
             if let Some(PostedNotice { slot: line, value: word, kind: NoticeKind::Flush, .. }) = next.post.notice {
@@ -491,7 +500,7 @@ impl State {
                         self.arrivals.flush(number, line, word)?;
                         (*progress, *moved) = (true, true);
                     }
-                    // It holds nobody back but later signals and flushes: its line is none of the peer's.
+                    // A held flush holds back only later signals and flushes, because its line is not the peer's.
                     false => kept.push_back(next),
                 }
                 continue;
@@ -512,14 +521,14 @@ impl State {
         Ok(())
     }
 
-    /// True if a post may be given to the carrier now. `is_first`: no earlier post to this peer is held.
+    /// True if the carrier may have a post now. `is_first` says that no earlier post to this peer is held.
     fn may_go(&self, number: usize, held: &Held, is_first: bool) -> Result<bool, ProxyError> {
         let peer = self.peers[number].as_ref().expect("a peer with held posts");
         let Some(PostedNotice { slot: line, value: word, parts, kind }) = held.post.notice else { return Ok(true) };
         let has_bytes = held.post.span.is_some();
         match peer.deliveries.get(&line) {
             Some(delivery) if delivery.missing == 0 => return Ok(false),
-            // Its next part; or a post that was begun when the carrier was full.
+            // The next part of the delivery, or a post whose mail was taken before the carrier was full.
             Some(delivery) if (delivery.word, delivery.parts, delivery.has_bytes) == (word, parts, has_bytes) => {}
             Some(&Delivery { missing, .. }) => return Err(ProxyError::Parts { peer: number, line, word, missing }),
             None => {}
@@ -534,9 +543,10 @@ impl State {
         is_first && peer.under_way.first().is_none_or(|&first| first >= held.after)
     }
 
-    /// Gives a post to the carrier; false if it cannot take it now. What it has taken by then, the mail, stays taken.
+    /// Gives a post to the carrier. Returns false if the carrier cannot take it now; mail that it has taken already is
+    /// not sent again.
     fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
-        // Again: while it was held, its region or its source may have been removed.
+        // Checked again, because the region or the source may have been removed while the post was held.
         self.destination(number, post)?;
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
@@ -567,7 +577,7 @@ impl State {
         Ok(went)
     }
 
-    /// A delivery that was begun.
+    /// The delivery under way for a control line.
     fn delivery(&mut self, peer: usize, line: u64) -> &mut Delivery {
         let peer = self.peers[peer].as_mut().expect("checked");
         peer.deliveries.get_mut(&line).expect("begun before its parts")
@@ -594,7 +604,7 @@ impl State {
         Ok(true)
     }
 
-    /// A peer with posts that are not delivered, and how many.
+    /// A peer with undelivered posts, and the number of those posts.
     fn left(&self) -> Option<(usize, usize)> {
         let of = |(number, peer): (usize, &Option<Peer>)| {
             let peer = peer.as_ref()?;

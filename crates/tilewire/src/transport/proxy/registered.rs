@@ -1,5 +1,5 @@
-//! What posts may touch beside staging and outboxes: the windows of far peers, and memory that is read where it is. It
-//! comes and goes while the transport lives.
+//! Memory that posts may touch beside staging and outboxes: the windows of far peers, and sources that are read in
+//! place. This memory is registered and removed while the transport lives.
 //!
 //! ```text
 //!   Window::allocate (collective)                          PostedRegion: on every rank, the same number k
@@ -8,14 +8,15 @@
 //!   build of a collective                                  PostedSource: on this rank alone
 //!     sender's proxy     posts may read these bytes          until the collective is dropped
 //! ```
-//! **Removal.** A table changes only under the lock of the proxy, so no thread of this rank is then between its check of a
-//! post and the carrier. A post that was held meanwhile is checked again before it goes. The receiver's carrier refuses
-//! writes to a region that its rank has removed, and a removal returns when none is under way
-//! ([`Carrier::close`](super::Carrier::close)). So a late post gives a typed error, and never a stray write. A carrier that
-//! still reads a source which is removed keeps its bytes alive.
+//! **Removal.** A table changes only under the lock of the proxy, so no thread of this rank is then between its check
+//! of a post and the carrier. A held post is checked again before it goes. The receiver's carrier refuses writes to a
+//! region that its rank has removed. A removal returns when no write to the region is under way
+//! ([`Carrier::close`](super::Carrier::close)). So a late post gives a typed error, and never a stray write. A carrier
+//! keeps the bytes of a removed source alive while it still reads them.
 //!
-//! **Numbers.** A number is given to a new window only when no rank has it: [`Proxy::regions`] is compared by all ranks. A
-//! rank may keep a handle longer than the others. Its posts then name a region that nobody else has taken.
+//! **Numbers.** A new window gets a number that no rank uses: all ranks exchange their [`Proxy::regions`]. A rank may
+//! keep a handle longer than the others. Its posts then name a region whose number has not been given to another
+//! window.
 #![forbid(unsafe_code)]
 
 use super::{Proxy, ProxyError, Registered, State};
@@ -24,11 +25,11 @@ use crate::tensor::{Memory, Queue};
 use crate::transport::Rank;
 use std::fmt;
 
-/// The windows of all far peers, as this rank posts to them: one region number for all.
+/// The windows of all far peers, as this rank posts to them. They all have the same region number.
 #[derive(Clone)]
 pub struct PostedRegion {
     queue: Queue,
-    /// By rank: bytes of its window; `None` where it is not reached by posts.
+    /// The size of each rank's window in bytes; `None` for ranks that are not reached by posts.
     bytes: Vec<Option<usize>>,
     /// Removes the region when it is dropped.
     guard: Option<Arc<RegionGuard>>,
@@ -54,8 +55,8 @@ struct SourceGuard {
 }
 
 impl PostedRegion {
-    /// Registers a region with this rank's proxy: `own` is this rank's memory that far peers may write, and `bytes` has by
-    /// rank how many this rank may write there. `queue` posts to region 0.
+    /// Registers a region with this rank's proxy. `own` is this rank's memory, which far peers may write. `bytes` says
+    /// for each rank how many bytes this rank may write there. `queue` posts to region 0.
     pub(crate) fn register(
         proxy: &Arc<Proxy>,
         queue: &Queue,
@@ -68,18 +69,19 @@ impl PostedRegion {
         Ok(PostedRegion { queue: queue.clone().for_region(number), bytes, guard })
     }
 
-    /// A region that no proxy knows, for kernels that are traced and never launched.
+    /// A region that is registered with no proxy, for kernels that are traced and never launched.
     pub fn unregistered(queue: Queue, bytes: Vec<Option<usize>>) -> PostedRegion {
         PostedRegion { queue, bytes, guard: None }
     }
 
-    /// What the other ranks' proxies need to write to it, for their [`reach`](PostedRegion::reach). Empty if they need nothing.
+    /// The bytes that the other ranks' proxies need to write to this region, for their
+    /// [`reach`](PostedRegion::reach). They are empty if the proxies need nothing.
     pub(crate) fn place(&self) -> Result<Vec<u8>, ProxyError> {
         let Some(guard) = &self.guard else { return Ok(Vec::new()) };
         Ok(guard.proxy.enter()?.carrier.place(guard.number))
     }
 
-    /// Takes what `place` returned on every rank.
+    /// Takes the bytes that `place` returned on every rank.
     pub(crate) fn reach(&self, places: &[Vec<u8>]) -> Result<(), ProxyError> {
         let Some(guard) = &self.guard else { return Ok(()) };
         let mut state = guard.proxy.enter()?;
@@ -92,12 +94,12 @@ impl PostedRegion {
         Ok(())
     }
 
-    /// What kernels bind to post to it.
+    /// The queue that kernels bind to post to this region.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Bytes of a peer's window. `None` if it is not reached by posts.
+    /// The size of a peer's window in bytes; `None` if the peer is not reached by posts.
     pub fn bytes(&self, peer: Rank) -> Option<usize> {
         self.bytes.get(peer.index()).copied().flatten()
     }
@@ -110,7 +112,7 @@ impl PostedSource {
         Ok(PostedSource { memory: memory.clone(), guard })
     }
 
-    /// Memory that no proxy knows, for kernels that are traced and never launched.
+    /// Memory that is registered with no proxy, for kernels that are traced and never launched.
     pub fn unregistered(memory: Memory) -> PostedSource {
         PostedSource { memory, guard: None }
     }
@@ -146,7 +148,7 @@ impl fmt::Debug for PostedSource {
 }
 
 impl Proxy {
-    /// The numbers of the regions that this rank has, without staging.
+    /// The numbers of the regions that this rank has, apart from staging.
     pub(crate) fn regions(&self) -> Result<Vec<u16>, ProxyError> {
         let state = self.enter()?;
         let tables = || state.peers.iter().flatten().map(|peer| &peer.to.regions);
@@ -156,7 +158,7 @@ impl Proxy {
         Ok((1..=u16::MAX).take(most.saturating_sub(1)).filter(is_used).collect())
     }
 
-    /// True if the carrier can read these bytes where they are.
+    /// True if the carrier can read these bytes in place.
     pub(crate) fn reads_in_place(&self, memory: &Memory) -> bool {
         self.enter().is_ok_and(|state| state.carrier.reads(memory))
     }
@@ -178,7 +180,7 @@ impl Proxy {
     }
 
     pub(super) fn remove_region(&self, number: u16) {
-        // Nothing is left to protect in a proxy that panicked: it moves nothing any more.
+        // A proxy that panicked moves nothing any more, so there is nothing to protect.
         let Ok(mut state) = self.enter() else { return };
         for peer in state.peers.iter_mut().flatten() {
             if let Some(bytes) = peer.to.regions.get_mut(usize::from(number)) {
@@ -204,8 +206,8 @@ impl Proxy {
         sources.extract_if(.., is_it).for_each(|source| carrier.give_back(&source.memory));
     }
 
-    /// Moves nothing any more: when it returns, no thread of this rank reads or writes for posts, nor will one. For a launch
-    /// that failed with posts under way, whose sources its caller may overwrite.
+    /// Stops all movement for good: after this call no thread of this rank reads or writes for posts. It is called for
+    /// a launch that failed with posts under way, because the caller may overwrite their sources.
     pub(crate) fn halt(&self) {
         if let Ok(mut state) = self.enter() {
             state.is_halted = true;

@@ -14,13 +14,13 @@ use crate::transport::SegmentSet;
 use crate::transport::layout::LINE;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-// ---- ranks ------------------------------------------------------------------------------------------------------------
+// ---- ranks ----------------------------------------------------------------------------------------------------------
 
 const RANKS: usize = 3;
 /// Lines that a sender moves in every other rank's segment: the first half carries an operation.
 const EACH: usize = 8;
 const REGION: usize = 512;
-/// Bytes before and after a region that nobody may write.
+/// The number of bytes before and after a region that must never be written.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 const PLACE: usize = REGION + 2 * GUARD;
@@ -76,7 +76,7 @@ impl Rig {
                 sources: vec![outbox.clone()],
                 segment: segments[rank].segment(rank),
                 inbound: others(rank).flat_map(lines).collect(),
-                // Nobody else moves what would be the rank's lines in its own segment.
+                // No other rank moves the lines that would be this rank's in its own segment.
                 flushed: vec![Lines { numbers: own_lines(rank), matched: false }],
                 doorbell: segments[rank].doorbell(rank),
                 aborts: segments[rank].aborts(),
@@ -97,7 +97,7 @@ impl Rig {
 
     fn byte(&self, rank: usize, at: usize) -> &AtomicU8 {
         assert!(at < SEGMENT);
-        // SAFETY: inside a segment that `self` keeps alive; tests touch its bytes by atomics.
+        // SAFETY: the byte is inside a segment that `self` keeps alive, and tests touch it only by atomics.
         unsafe { AtomicU8::from_ptr(self.segments[rank].segment(rank).start().as_ptr().add(at)) }
     }
 
@@ -108,7 +108,7 @@ impl Rig {
 
     fn slot(&self, rank: usize, line: usize) -> u64 {
         assert!((line + 1) * LINE <= LINES_END);
-        // SAFETY: as above, and aligned.
+        // SAFETY: as above, and the word is aligned.
         let word =
             unsafe { AtomicU64::from_ptr(self.segments[rank].segment(rank).start().as_ptr().add(line * LINE).cast()) };
         word.load(Ordering::Acquire)
@@ -117,14 +117,14 @@ impl Rig {
     /// Writes a byte of a rank's outbox, as a kernel's put.
     fn put(&self, rank: usize, at: usize, x: u8) {
         assert!(at < REGION);
-        // SAFETY: inside the outbox.
+        // SAFETY: the byte is inside the outbox.
         unsafe { AtomicU8::from_ptr(self.nodes[rank].outbox.start().as_ptr().add(at)) }.store(x, Ordering::Relaxed);
     }
 
     fn push(&self, rank: usize, words: &[u64; WORDS]) -> bool {
         let queue = &self.nodes[rank].queue;
         let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
-        // SAFETY: the memory of a ring.
+        // SAFETY: this is the memory of a ring.
         unsafe { push(entries, tickets, queue.capacity().unwrap(), words) }
     }
 
@@ -168,7 +168,7 @@ impl Rig {
     }
 }
 
-/// What a sender may write of a segment.
+/// The part of a segment that a sender may write.
 fn place(segment: &Memory, sender: usize, target: Target) -> Memory {
     match target {
         Target::Lines => segment.part(0, LINES_END),
@@ -176,7 +176,7 @@ fn place(segment: &Memory, sender: usize, target: Target) -> Memory {
     }
 }
 
-/// The bytes of a segment that nobody may write.
+/// The bytes of a segment that must never be written.
 fn guards() -> impl Iterator<Item = usize> {
     let of = |sender: usize| LINES_END + sender * PLACE;
     (0..RANKS).flat_map(move |s| (of(s)..of(s) + GUARD).chain(of(s) + GUARD + REGION..of(s) + PLACE))
@@ -187,9 +187,9 @@ fn matched(count: u64) -> u64 {
     count << COUNT_SHIFT
 }
 
-// ---- a network that is moved by hand ------------------------------------------------------------------------------------
+// ---- a network that is moved by hand --------------------------------------------------------------------------------
 
-/// What the carriers have taken and not delivered, in the order of taking.
+/// The writes that the carriers have taken and not delivered, in the order of taking.
 #[derive(Clone, Default)]
 struct Net(Arc<Mutex<Wires>>);
 
@@ -200,7 +200,7 @@ struct Wires {
     events: [Vec<Event>; RANKS],
     /// Writes it still takes before it is full; `None`: it is never full.
     room: Option<usize>,
-    /// What the next call does instead of its work.
+    /// The fault that the next call shows instead of its work.
     fails: Option<fn() -> ProxyError>,
 }
 
@@ -219,7 +219,7 @@ impl Net {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// How many writes are taken and not delivered.
+    /// The number of writes that are taken and not delivered.
     fn len(&self) -> usize {
         self.lock().taken.len()
     }
@@ -298,7 +298,7 @@ fn orders(n: usize) -> Vec<Vec<usize>> {
     (0..n).flat_map(|first| rest.iter().map(move |rest| [&[first], &rest[..]].concat())).collect()
 }
 
-// ---- order ----------------------------------------------------------------------------------------------------------------
+// ---- order ----------------------------------------------------------------------------------------------------------
 
 #[test]
 fn a_slot_moves_when_all_parts_have_arrived_in_whatever_order() {
@@ -358,7 +358,7 @@ fn a_signal_waits_for_all_earlier_posts_and_lets_later_ones_overtake_it() {
     let net = Net::default();
     let rig = Rig::by_hand(&net);
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    // Held, for its line.
+    // The post is held because of its line.
     rig.deliver(0, 1, (8, 8), (0, matched(2), 1));
     rig.signal(0, 1, (4, 1), NoticeKind::Data);
     rig.deliver(0, 1, (16, 8), (1, matched(1), 1));
@@ -460,7 +460,7 @@ fn mail_that_is_overwritten_before_it_is_read_is_an_error() {
         (0..net.len()).for_each(|_| net.deliver(0));
         rig.step(0);
     }
-    // Rank 1 has not looked in between: a kernel that does not wait for its answer.
+    // Rank 1 has not polled in between, as if a kernel did not wait for its answer.
     rig.nodes[1].proxy.step();
     assert!(matches!(rig.nodes[1].proxy.error(), Some(ProxyError::Notice { .. })));
     assert_eq!(rig.slot(1, 4), 0);
@@ -524,7 +524,7 @@ fn the_rules_of_posts_hold_in_any_order_of_a_carrier() {
             Box::new(Choosy { inner, random })
         });
         let mut random = Random(seed);
-        // Every delivery has bytes of its own, so whoever sees its notice can say whether they are there.
+        // Every delivery has its own bytes, so a receiver that sees the notice can check them.
         let (mut at, mut words, mut posted) = (0, [0u64; EACH], Vec::new());
         let seen = |posted: &[(usize, u64, usize, usize)]| {
             for &(line, word, from, to) in posted {
@@ -602,7 +602,7 @@ fn several_threads_of_a_rank_may_drive_its_proxy() {
             });
             for _ in 0..2 {
                 scope.spawn(move || {
-                    // As a wait does: drive, look, and sleep.
+                    // Drives, looks and sleeps, as a wait does.
                     while !is_done() {
                         let ready = || {
                             rig.nodes[rank].proxy.step();

@@ -1,4 +1,4 @@
-//! A thread of a rank that drives its proxy when no waiting thread does.
+//! The thread of a rank that drives its proxy when no waiting thread does.
 #![forbid(unsafe_code)]
 
 use super::Proxy;
@@ -12,31 +12,31 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The thread of a proxy. Dropping it ends the thread, once what was posted has been delivered or a moment has passed.
+/// The thread of a proxy. Dropping it ends the thread, once all posts are delivered or [`LAST_POSTS`] has passed.
 pub(crate) struct ProxyThread {
     duty: Arc<Duty>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long a dropped transport tries to deliver what was posted. Launches that were waited for have nothing left.
+/// How long a dropped transport tries to deliver posts. Only launches that nobody waited for have undelivered posts.
 const LAST_POSTS: Duration = Duration::from_secs(1);
 
 impl ProxyThread {
-    /// Starts it. It sleeps on a bell of its own: waiting threads hear of arrivals. `polls`: nothing rings for arrivals,
-    /// and those that go on to arrive need this thread's steps, whatever the rank does meanwhile.
+    /// Starts a thread that sleeps on a bell of its own, while arrivals ring the bell of the waiting threads. `polls`
+    /// says that arrivals ring no bell, and that they need this thread's steps whatever the rank does meanwhile.
     ///
     /// # Panics
-    /// If the proxy has a thread.
+    /// If the proxy already has a thread.
     pub(crate) fn start_alone(proxy: &Arc<Proxy>, polls: bool) -> Result<ProxyThread, SegmentError> {
         let no_memory = SegmentError::NoMemory { bytes: HEADER, shortage: None };
         let duty = Duty::new(Doorbell::alone().ok_or(no_memory)?);
         ProxyThread::run(proxy, if polls { duty.that_polls() } else { duty })
     }
 
-    /// As above, with a thread that sleeps on a bell which the carrier rings for arrivals.
+    /// Starts a thread that sleeps on a bell which the carrier rings for arrivals.
     ///
     /// # Panics
-    /// If the proxy has a thread.
+    /// If the proxy already has a thread.
     pub(crate) fn start(proxy: &Arc<Proxy>, bell: Doorbell) -> Result<ProxyThread, SegmentError> {
         ProxyThread::run(proxy, Duty::new(bell))
     }

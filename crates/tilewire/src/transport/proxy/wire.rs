@@ -1,23 +1,24 @@
-//! Notices on the wire: 32 bits beside every write, which the receiver counts.
+//! Notices on the wire: 32 bits that travel with every write, which the receiver counts.
 //!
 //! ```text
 //!   31 ── control line ── 12 │ 11 ── parts − 1 ── 10 │ 9 ── delta ── 0
 //! ```
 //! All writes of one delivery carry the same notice. The receiver counts them, and moves the slot of the line by
-//! `delta` when `parts` writes have arrived, in whatever order. A jump of more than [`MOST_DELTA`], or to another
-//! operation's word, has `delta` 0: the new word then travels as one more counted part, the *mail*, which lands on the
-//! line itself. Nothing depends on the order of a carrier, and nothing on the sender's address.
+//! `delta` when `parts` writes have arrived, in any order. A jump of more than [`MOST_DELTA`], or to another
+//! operation's word, has `delta` 0. The new word then travels as one more counted part, the *mail*, which is written to
+//! the line itself. Nothing depends on the order of a carrier, and nothing on the sender's address.
 //!
-//! A sender has at most one delivery per line under way, so one count per line is enough. The receiver may be told of
-//! several in one poll, because it learns of a delivery when it looks, and the sender may learn first that it is
-//! delivered. Then all parts of the first come before those of the second ([`Carrier`](super::Carrier)). A carrier that
-//! breaks this is found if the two notices differ. If they are equal, the order makes no difference: parts of the second
-//! are only on their way when the first is complete in memory.
+//! A sender has at most one delivery per line under way, so one count per line is enough. The receiver may still learn
+//! of several deliveries in one poll: the sender may be told that a delivery is complete, and start the next one,
+//! before the receiver polls. The poll then reports all parts of the first delivery before those of the second
+//! ([`Carrier`](super::Carrier)). If a carrier breaks this rule and the two notices differ, the receiver finds out. If
+//! they are equal, the order makes no difference: parts of the second are sent only when the first is complete in
+//! memory.
 //!
-//! Mail has one place per line, and a sender does not learn when the receiver has read it. So the word after a mailed one
-//! may be mailed only when the receiver has answered the first. All schedules wait for that answer: they reuse a slot
-//! after its credit, and credit it after it was filled again. A kernel that does not wait is caught, because each mail is
-//! sealed with its number.
+//! Mail has one place per line, and a sender does not learn when the receiver has read it. So the next word may be
+//! mailed only after the receiver has answered the previous mail. All schedules wait for that answer: they reuse a slot
+//! after its credit, and credit it after it was filled again. A kernel that does not wait is caught, because each mail
+//! is sealed with its number.
 
 use super::error::ProxyError;
 use crate::sync::{AtomicU64, Ordering};
@@ -26,16 +27,16 @@ use crate::transport::layout::LINE;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Control lines that a notice can name.
+/// The number of control lines that a notice can name.
 pub(crate) const MOST_LINES: usize = 1 << 20;
-/// The largest jump that a notice carries by itself.
+/// The largest jump that fits into a notice.
 const MOST_DELTA: u64 = (1 << 10) - 1;
-/// Byte of a line where mail lands. The slot is at byte 0, on another cache line.
+/// The offset of the mail in a line. The slot is at byte 0, on another cache line.
 const MAIL: usize = 64;
-/// Bytes of mail: the word, and its seal.
+/// The size of mail in bytes: the word, and its seal.
 pub(super) const MAIL_BYTES: usize = 16;
 
-/// The seal of the n-th mail on a line: no earlier or later one has it, nor has a torn one.
+/// The seal of the n-th mail on a line. No earlier or later mail has the same seal, and neither has a torn one.
 fn seal(word: u64, number: u64) -> u64 {
     !word.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -43,9 +44,9 @@ fn seal(word: u64, number: u64) -> u64 {
 /// Control lines of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
-    /// Their numbers in a segment.
+    /// The numbers of the lines in a segment.
     pub numbers: Range<u64>,
-    /// True if their words carry an operation below the count.
+    /// True if the words of the lines carry an operation below the count.
     pub matched: bool,
 }
 
@@ -55,23 +56,24 @@ impl Lines {
     }
 }
 
-/// The words that one sender has announced to one peer, by line, and how many of them were mailed.
+/// The announcements of one sender to one peer.
 #[derive(Default)]
 pub(super) struct Announced {
+    /// The last word of each line, and the number of mails on it.
     words: HashMap<u64, (u64, u64)>,
 }
 
 /// How a word travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Announcement {
-    /// What every write of the delivery carries.
+    /// The notice that every write of the delivery carries.
     pub notice: u32,
-    /// The byte of the peer's segment where mail lands, and the mail, if there is any.
+    /// The mail, if there is any, and its offset in the peer's segment.
     pub mail: Option<(u64, [u8; MAIL_BYTES])>,
 }
 
 impl Announced {
-    /// The notice for a new word of a line, in a delivery of `parts` parts. Words only grow.
+    /// The announcement of a new word of a line, in a delivery of `parts` parts. Words only grow.
     pub(super) fn next(
         &mut self,
         lines: &[Lines],
@@ -103,15 +105,16 @@ impl Announced {
     }
 }
 
-/// The receiver's end: counts the parts of deliveries and moves this rank's slots.
+/// The receiver's end, which counts the parts of deliveries and moves this rank's slots.
 pub(super) struct Arrivals {
     segment: Memory,
-    /// The lines that posts of others may move, and those that flushes of this rank may.
+    /// The lines that posts of other ranks may move.
     lines: Vec<Lines>,
+    /// The lines that flushes of this rank may move.
     flushed: Vec<Lines>,
-    /// By line: the notice of the delivery under way, and how many of its parts have arrived.
+    /// For each line, the notice of the delivery under way and the number of its parts that have arrived.
     counts: HashMap<u64, (u32, u8)>,
-    /// By line: mails that have arrived.
+    /// For each line, the number of mails that have arrived.
     mails: HashMap<u64, u64>,
 }
 
@@ -125,7 +128,8 @@ impl Arrivals {
         Lines::find(&self.flushed, line).is_some()
     }
 
-    /// Moves a slot of this rank for a flush of posts to a peer, whose sources have been read. The line has been checked.
+    /// Moves a slot of this rank for a flush of its posts to a peer. The caller has checked the line, and that the
+    /// sources of the posts have been read.
     pub(super) fn flush(&self, peer: usize, line: u64, word: u64) -> Result<(), ProxyError> {
         let slot = self::word(&self.segment, line as usize * LINE);
         // Relaxed: only this proxy writes the slot.
@@ -133,12 +137,13 @@ impl Arrivals {
         if word <= last {
             return Err(ProxyError::Backwards { peer, line, word, last });
         }
-        // Release: whoever waits for this value overwrites the sources after the carrier has read them.
+        // Release: the role that waits for this value overwrites the sources after the carrier has read them.
         slot.store(word, Ordering::Release);
         Ok(())
     }
 
-    /// One write has arrived with this notice. Returns true if it was the last of its delivery: a slot has moved.
+    /// Counts a write that has arrived with this notice. Returns true if the write completed its delivery and a slot
+    /// has moved.
     pub(super) fn arrived(&mut self, notice: u32) -> Result<bool, ProxyError> {
         let (line, parts, delta) = (u64::from(notice >> 12), (notice >> 10 & 3) as u8 + 1, u64::from(notice & 0x3ff));
         let kind = Lines::find(&self.lines, line).ok_or(ProxyError::Notice { notice })?;
@@ -166,8 +171,8 @@ impl Arrivals {
             delta => before.checked_add(delta << shift),
         };
         let after = after.filter(|after| after >> shift > before >> shift).ok_or(ProxyError::Notice { notice })?;
-        // Release: whoever waits for this value sees the bytes of the delivery, which the carrier has put there before
-        // it reported the last part.
+        // Release: a thread that waits for this value sees the bytes of the delivery, which the carrier has put in
+        // place before it reported the last part.
         slot.store(after, Ordering::Release);
         Ok(true)
     }
@@ -176,8 +181,8 @@ impl Arrivals {
 /// A word of this rank's segment.
 fn word(segment: &Memory, byte: usize) -> &AtomicU64 {
     assert!(byte + 8 <= segment.bytes() && byte.is_multiple_of(8), "byte {byte} of {}", segment.bytes());
-    // SAFETY: inside the segment and aligned, since segments begin on a page. The words of control lines are only
-    // touched by atomics, and the memory lives as long as the handle.
+    // SAFETY: the word is inside the segment and aligned, since segments begin on a page. The words of control lines
+    // are only touched by atomics, and the memory lives as long as the handle.
     unsafe { AtomicU64::from_ptr(segment.start().as_ptr().add(byte).cast()) }
 }
 

@@ -84,139 +84,70 @@ struct CompareUniform<O, T>(PhantomData<(O, T)>);
 struct Select<W>(PhantomData<W>);
 struct Fma<T>(PhantomData<T>);
 
-// SAFETY, for every `unsafe` in this file: operands are registers, lanes and counts of a verified program, and the
-// verifier checked that each lane's elements have the op's size. A lane points to at least `counts[d]` elements: for
-// strip memory the verifier checked this, for tensors the bounds check of the `Bind` that set the pointer for this
-// strip.
-
-impl<O: Unary<T>, T: Element> LaneOp for UnaryLanes<O, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, x, n) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize]);
-            if streams(T::TYPE) && m.streams_to(i.a) {
-                stream(dst, x, n, |k| O::apply(get(x, k)));
-            } else {
-                map1(dst, x, n, |x| O::apply(x));
-            }
-            pc.add(1)
-        }
+lane_op!([O: Unary<T>, T: Element] UnaryLanes<O, T> = |m, i| {
+    let (dst, x, n) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize]);
+    if streams(T::TYPE) && m.streams_to(i.a) {
+        stream(dst, x, n, |k| O::apply(get(x, k)));
+    } else {
+        map1(dst, x, n, |x| O::apply(x));
     }
-}
+});
 
-impl<O: Binary<T>, T: Element> LaneOp for BinaryLanes<O, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
-            let n = m.counts[i.d as usize];
-            if streams(T::TYPE) && m.streams_to(i.a) {
-                stream(dst, a, n, |k| O::apply(get(a, k), get(b, k)));
-            } else {
-                map2(dst, a, b, n, |a, b| O::apply(a, b));
-            }
-            pc.add(1)
-        }
+lane_op!([O: Binary<T>, T: Element] BinaryLanes<O, T> = |m, i| {
+    let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+    let n = m.counts[i.d as usize];
+    if streams(T::TYPE) && m.streams_to(i.a) {
+        stream(dst, a, n, |k| O::apply(get(a, k), get(b, k)));
+    } else {
+        map2(dst, a, b, n, |a, b| O::apply(a, b));
     }
-}
+});
 
-impl<O: Binary<T>, T: Element> LaneOp for BinaryUniform<O, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let b = T::from_bits(m.reg(i.c));
-            let (dst, a, n) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize]);
-            if streams(T::TYPE) && m.streams_to(i.a) {
-                stream(dst, a, n, |k| O::apply(get(a, k), b));
-            } else {
-                map1(dst, a, n, |a| O::apply(a, b));
-            }
-            pc.add(1)
-        }
+lane_op!([O: Binary<T>, T: Element] BinaryUniform<O, T> = |m, i| {
+    let b = T::from_bits(m.reg(i.c));
+    let (dst, a, n) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize]);
+    if streams(T::TYPE) && m.streams_to(i.a) {
+        stream(dst, a, n, |k| O::apply(get(a, k), b));
+    } else {
+        map1(dst, a, n, |a| O::apply(a, b));
     }
-}
+});
 
-impl<O: Binary<T>, T: Element> LaneOp for BinaryGroups<O, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above; the group lane has one element per `e` elements, rounded up.
-        unsafe {
-            let i = *pc;
-            let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
-            let (n, size) = (m.counts[i.d as usize], i.e as usize);
-            let (mut start, mut group) = (0, 0);
-            while start < n {
-                let b = get(b, group);
-                map1(dst.add(start), a.add(start), size.min(n - start), |a| O::apply(a, b));
-                start += size;
-                group += 1;
-            }
-            pc.add(1)
-        }
+lane_op!([O: Binary<T>, T: Element] BinaryGroups<O, T> = |m, i| {
+    let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+    let (n, size) = (m.counts[i.d as usize], i.e as usize);
+    let (mut start, mut group) = (0, 0);
+    while start < n {
+        let b = get(b, group);
+        map1(dst.add(start), a.add(start), size.min(n - start), |a| O::apply(a, b));
+        start += size;
+        group += 1;
     }
-}
+});
 
-impl<O: Compare<T>, T: Element> LaneOp for CompareLanes<O, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, a, b) = (m.lane(i.a), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
-            map2(dst, a, b, m.counts[i.d as usize], |a, b| O::apply(a, b) as u8);
-            pc.add(1)
-        }
-    }
-}
+lane_op!([O: Compare<T>, T: Element] CompareLanes<O, T> = |m, i| {
+    let (dst, a, b) = (m.lane(i.a), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+    map2(dst, a, b, m.counts[i.d as usize], |a, b| O::apply(a, b) as u8);
+});
 
-impl<O: Compare<T>, T: Element> LaneOp for CompareUniform<O, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let b = T::from_bits(m.reg(i.c));
-            map1(m.lane(i.a), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |a| O::apply(a, b) as u8);
-            pc.add(1)
-        }
-    }
-}
+lane_op!([O: Compare<T>, T: Element] CompareUniform<O, T> = |m, i| {
+    let b = T::from_bits(m.reg(i.c));
+    map1(m.lane(i.a), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |a| O::apply(a, b) as u8);
+});
 
-impl<W: Copy> LaneOp for Select<W> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, cond) = (m.lane(i.a).cast::<W>(), m.lane(i.b));
-            let (a, b) = (m.lane(i.c).cast::<W>(), m.lane(i.e as u16).cast::<W>());
-            for k in 0..m.counts[i.d as usize] {
-                let (x, y) = (get(a, k), get(b, k));
-                put(dst, k, if get(cond, k) != 0 { x } else { y });
-            }
-            pc.add(1)
-        }
+lane_op!([W: Copy] Select<W> = |m, i| {
+    let (dst, cond) = (m.lane(i.a).cast::<W>(), m.lane(i.b));
+    let (a, b) = (m.lane(i.c).cast::<W>(), m.lane(i.e as u16).cast::<W>());
+    for k in 0..m.counts[i.d as usize] {
+        let (x, y) = (get(a, k), get(b, k));
+        put(dst, k, if get(cond, k) != 0 { x } else { y });
     }
-}
+});
 
-impl<T: Float> LaneOp for Fma<T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, c) = (m.lane(i.a).cast::<T>(), m.lane(i.e as u16).cast::<T>());
-            let (a, b) = (m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
-            for k in 0..m.counts[i.d as usize] {
-                put(dst, k, get(a, k).fma(get(b, k), get(c, k)));
-            }
-            pc.add(1)
-        }
+lane_op!([T: Float] Fma<T> = |m, i| {
+    let (dst, c) = (m.lane(i.a).cast::<T>(), m.lane(i.e as u16).cast::<T>());
+    let (a, b) = (m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+    for k in 0..m.counts[i.d as usize] {
+        put(dst, k, get(a, k).fma(get(b, k), get(c, k)));
     }
-}
+});

@@ -184,117 +184,54 @@ struct NarrowLanes<O, T>(PhantomData<(O, T)>);
 struct NarrowUniform<O, T>(PhantomData<(O, T)>);
 struct NarrowGroups<O, T>(PhantomData<(O, T)>);
 
-// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size with
-// at least `counts[d]` elements.
-
-impl<F: CastTo<T>, T: Element> LaneOp for Cast<F, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above. A bool is read as a byte first: a tensor may hold any byte, and every nonzero byte is
-        // true.
-        unsafe {
-            let i = *pc;
-            let (dst, src, n) = (m.lane(i.a), m.lane(i.b), m.counts[i.d as usize]);
-            if F::TYPE == Type::Bool {
-                map1(dst.cast::<T>(), src, n, |x: u8| F::from_bits(x as u64).cast());
-            } else if F::TYPE == Type::U8 && T::TYPE == Type::Bool {
-                map1(dst, src, n, |x: u8| (x != 0) as u8);
-            } else {
-                let (dst, src) = (dst.cast::<T>(), src.cast::<F>());
-                map1(dst, src, n, |x: F| x.cast());
-            }
-            pc.add(1)
-        }
+// A bool is read as a byte first: a tensor may hold any byte, and every nonzero byte is true.
+lane_op!([F: CastTo<T>, T: Element] Cast<F, T> = |m, i| {
+    let (dst, src, n) = (m.lane(i.a), m.lane(i.b), m.counts[i.d as usize]);
+    if F::TYPE == Type::Bool {
+        map1(dst.cast::<T>(), src, n, |x: u8| F::from_bits(x as u64).cast());
+    } else if F::TYPE == Type::U8 && T::TYPE == Type::Bool {
+        map1(dst, src, n, |x: u8| (x != 0) as u8);
+    } else {
+        let (dst, src) = (dst.cast::<T>(), src.cast::<F>());
+        map1(dst, src, n, |x: F| x.cast());
     }
-}
+});
 
-impl<T: Narrow> LaneOp for CastNarrow<T>
-where
-    f32: CastTo<T>,
-{
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>());
-            narrow_all::<T, AVX2>(dst, m.counts[i.d as usize], |k| get(x, k));
-            pc.add(1)
-        }
-    }
-}
+lane_op!([T: Narrow] CastNarrow<T> where f32: CastTo<T> = |m, i| {
+    let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>());
+    narrow_all::<T, AVX2>(dst, m.counts[i.d as usize], |k| get(x, k));
+});
 
-impl<O: Binary<f32>, F: CastTo<f32>> LaneOp for Widen<O, F> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, a, b) = (m.lane(i.a).cast::<f32>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<F>());
-            let n = m.counts[i.d as usize];
-            if m.streams_to(i.a) {
-                stream(dst, a, n, |k| O::apply(get(a, k), get(b, k).cast()));
-            } else {
-                map2(dst, a, b, n, |a, b: F| O::apply(a, b.cast()));
-            }
-            pc.add(1)
-        }
+lane_op!([O: Binary<f32>, F: CastTo<f32>] Widen<O, F> = |m, i| {
+    let (dst, a, b) = (m.lane(i.a).cast::<f32>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<F>());
+    let n = m.counts[i.d as usize];
+    if m.streams_to(i.a) {
+        stream(dst, a, n, |k| O::apply(get(a, k), get(b, k).cast()));
+    } else {
+        map2(dst, a, b, n, |a, b: F| O::apply(a, b.cast()));
     }
-}
+});
 
-impl<O: Binary<f32>, T: Narrow> LaneOp for NarrowLanes<O, T>
-where
-    f32: CastTo<T>,
-{
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<f32>());
-            narrow_all::<T, AVX2>(dst, m.counts[i.d as usize], |k| O::apply(get(a, k), get(b, k)));
-            pc.add(1)
-        }
-    }
-}
+lane_op!([O: Binary<f32>, T: Narrow] NarrowLanes<O, T> where f32: CastTo<T> = |m, i| {
+    let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<f32>());
+    narrow_all::<T, AVX2>(dst, m.counts[i.d as usize], |k| O::apply(get(a, k), get(b, k)));
+});
 
-impl<O: Binary<f32>, T: Narrow> LaneOp for NarrowUniform<O, T>
-where
-    f32: CastTo<T>,
-{
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let b = f32::from_bits(m.reg(i.c) as u32);
-            let (dst, a) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>());
-            narrow_all::<T, AVX2>(dst, m.counts[i.d as usize], |k| O::apply(get(a, k), b));
-            pc.add(1)
-        }
-    }
-}
+lane_op!([O: Binary<f32>, T: Narrow] NarrowUniform<O, T> where f32: CastTo<T> = |m, i| {
+    let b = f32::from_bits(m.reg(i.c) as u32);
+    let (dst, a) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>());
+    narrow_all::<T, AVX2>(dst, m.counts[i.d as usize], |k| O::apply(get(a, k), b));
+});
 
-impl<O: Binary<f32>, T: Narrow> LaneOp for NarrowGroups<O, T>
-where
-    f32: CastTo<T>,
-{
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above; the group lane has one element per `e` elements, rounded up.
-        unsafe {
-            let i = *pc;
-            let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<f32>());
-            let (n, size) = (m.counts[i.d as usize], i.e as usize);
-            let (mut start, mut group) = (0, 0);
-            while start < n {
-                let b = get(b, group);
-                let (dst, a) = (dst.add(start), a.add(start));
-                narrow_all::<T, AVX2>(dst, size.min(n - start), |k| O::apply(get(a, k), b));
-                start += size;
-                group += 1;
-            }
-            pc.add(1)
-        }
+lane_op!([O: Binary<f32>, T: Narrow] NarrowGroups<O, T> where f32: CastTo<T> = |m, i| {
+    let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<f32>());
+    let (n, size) = (m.counts[i.d as usize], i.e as usize);
+    let (mut start, mut group) = (0, 0);
+    while start < n {
+        let b = get(b, group);
+        let (dst, a) = (dst.add(start), a.add(start));
+        narrow_all::<T, AVX2>(dst, size.min(n - start), |k| O::apply(get(a, k), b));
+        start += size;
+        group += 1;
     }
-}
+});

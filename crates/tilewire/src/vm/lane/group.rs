@@ -4,7 +4,7 @@ use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::scalar_op::by_type;
 use super::{LaneOp, get, handler_for, map1, put};
-use crate::ir::scalar::{Element, Number};
+use crate::ir::scalar::{Arithmetic, Element, Number};
 use crate::ir::{GroupOp, Type};
 use std::marker::PhantomData;
 
@@ -71,14 +71,11 @@ struct Scan<T>(PhantomData<T>);
 struct Fill<W>(PhantomData<W>);
 struct Expand<W>(PhantomData<W>);
 
-// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size. A
-// lane of elements has at least `counts[d]` of them, a group lane one per `e` of those, rounded up.
-
 impl<T: Number> Fold<T> for Largest {
     #[inline(always)]
     unsafe fn fold(x: *const T, n: usize) -> T {
         // SAFETY: the caller's promise. Max is associative and commutative, so any order gives the same bits.
-        unsafe { fold_in_columns(n, |k| get(x, k), Number::max) }
+        unsafe { fold_in_columns(n, |k| get(x, k), Arithmetic::max) }
     }
 }
 
@@ -86,7 +83,7 @@ impl<T: Number> Fold<T> for Smallest {
     #[inline(always)]
     unsafe fn fold(x: *const T, n: usize) -> T {
         // SAFETY: as for the largest.
-        unsafe { fold_in_columns(n, |k| get(x, k), Number::min) }
+        unsafe { fold_in_columns(n, |k| get(x, k), Arithmetic::min) }
     }
 }
 
@@ -94,7 +91,7 @@ impl Fold<f32> for LargestAbs {
     #[inline(always)]
     unsafe fn fold(x: *const f32, n: usize) -> f32 {
         // SAFETY: the caller's promise.
-        unsafe { fold_in_columns(n, |k| Number::abs(get(x, k)), Number::max) }
+        unsafe { fold_in_columns(n, |k| Arithmetic::abs(get(x, k)), Arithmetic::max) }
     }
 }
 
@@ -109,7 +106,7 @@ unsafe fn max_abs_avx2(m: &mut Machine, pc: *const Inst) -> *const Inst {
     use std::arch::x86_64::*;
     const WIDTH: usize = 8;
     const ROW: usize = 4 * WIDTH;
-    // SAFETY: as for `Reduce`; a vector is read only if ROW elements are left in the group.
+    // SAFETY: as in `lane_op`; a vector is read only if ROW elements are left in the group.
     unsafe {
         let i = *pc;
         let (dst, x) = (m.lane(i.a).cast::<f32>(), m.lane(i.b).cast::<f32>().cast_const());
@@ -255,87 +252,56 @@ unsafe fn block_sum<T: Number>(x: *const T, n: usize) -> T {
     level[0]
 }
 
-impl<F: Fold<T>, T: Element> LaneOp for Reduce<F, T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above; every group has at least one element.
-        unsafe {
-            let i = *pc;
-            let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>());
-            let (n, size) = (m.counts[i.d as usize], i.e as usize);
-            let (mut start, mut group) = (0, 0);
-            while start < n {
-                put(dst, group, F::fold(x.add(start), size.min(n - start)));
-                start += size;
-                group += 1;
-            }
-            pc.add(1)
-        }
+lane_op!([F: Fold<T>, T: Element] Reduce<F, T> = |m, i| {
+    let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>());
+    let (n, size) = (m.counts[i.d as usize], i.e as usize);
+    let (mut start, mut group) = (0, 0);
+    while start < n {
+        put(dst, group, F::fold(x.add(start), size.min(n - start)));
+        start += size;
+        group += 1;
     }
-}
+});
 
-impl<T: Number> LaneOp for Scan<T> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>());
-            let (n, size) = (m.counts[i.d as usize], i.e as usize);
-            map1(dst, x, n, |x| x);
-            for start in (0..n).step_by(size) {
-                let group = dst.add(start);
-                let len = size.min(n - start);
-                let mut distance = 1;
-                while distance < len {
-                    // Downwards, so that every sum reads the values of the previous step.
-                    for k in (distance..len).rev() {
-                        put(group, k, get(group.cast_const(), k - distance).add(get(group.cast_const(), k)));
-                    }
-                    distance *= 2;
-                }
+lane_op!([T: Number] Scan<T> = |m, i| {
+    let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>());
+    let (n, size) = (m.counts[i.d as usize], i.e as usize);
+    map1(dst, x, n, |x| x);
+    for start in (0..n).step_by(size) {
+        let group = dst.add(start);
+        let len = size.min(n - start);
+        let mut distance = 1;
+        while distance < len {
+            // Downwards, so that every sum reads the values of the previous step.
+            for k in (distance..len).rev() {
+                put(group, k, get(group.cast_const(), k - distance).add(get(group.cast_const(), k)));
             }
-            pc.add(1)
+            distance *= 2;
         }
     }
-}
+});
 
-impl<W: Copy> LaneOp for Fill<W> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above; fills run in the first strip, and no strip has more elements than its `counts[0]`; the
-        // verifier checked that the lane's strip memory holds a whole strip.
-        unsafe {
-            let i = *pc;
-            let bits = m.reg(i.b);
-            let x = std::ptr::from_ref(&bits).cast::<W>().read();
-            let dst = m.lane(i.a).cast::<W>();
-            for k in 0..m.counts[0] {
-                put(dst, k, x);
-            }
-            pc.add(1)
-        }
+// Fills run in the first strip, and no strip has more elements than its `counts[0]`; the verifier checked that the
+// lane's strip memory holds a whole strip.
+lane_op!([W: Copy] Fill<W> = |m, i| {
+    let bits = m.reg(i.b);
+    let x = std::ptr::from_ref(&bits).cast::<W>().read();
+    let dst = m.lane(i.a).cast::<W>();
+    for k in 0..m.counts[0] {
+        put(dst, k, x);
     }
-}
+});
 
-impl<W: Copy> LaneOp for Expand<W> {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above.
-        unsafe {
-            let i = *pc;
-            let (dst, x) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<W>());
-            let (n, size) = (m.counts[i.d as usize], i.e as usize);
-            for start in (0..n).step_by(size) {
-                let x = get(x, start / size);
-                for k in start..n.min(start + size) {
-                    put(dst, k, x);
-                }
-            }
-            pc.add(1)
+lane_op!([W: Copy] Expand<W> = |m, i| {
+    let (dst, x) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<W>());
+    let (n, size) = (m.counts[i.d as usize], i.e as usize);
+    for start in (0..n).step_by(size) {
+        let x = get(x, start / size);
+        for k in start..n.min(start + size) {
+            put(dst, k, x);
         }
     }
-}
+});
 
 /// Handler of `Iota`.
 pub(crate) fn iota(level: Level) -> Handler {
@@ -344,25 +310,18 @@ pub(crate) fn iota(level: Level) -> Handler {
 
 struct Iota;
 
-impl LaneOp for Iota {
-    #[inline(always)]
-    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
-        // SAFETY: see above; a strip has tile_rows * tile_cols elements.
-        unsafe {
-            let i = *pc;
-            let dst = m.lane(i.a).cast::<i64>();
-            let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
-            for row in 0..rows {
-                let dst = dst.add(row * cols);
-                if i.b == 0 {
-                    let index = (m.cursor.row as i64) + row as i64;
-                    (0..cols).for_each(|k| put(dst, k, index));
-                } else {
-                    let first = m.cursor.col as i64;
-                    (0..cols).for_each(|k| put(dst, k, first + k as i64));
-                }
-            }
-            pc.add(1)
+// A strip has tile_rows * tile_cols elements.
+lane_op!([] Iota = |m, i| {
+    let dst = m.lane(i.a).cast::<i64>();
+    let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
+    for row in 0..rows {
+        let dst = dst.add(row * cols);
+        if i.b == 0 {
+            let index = (m.cursor.row as i64) + row as i64;
+            (0..cols).for_each(|k| put(dst, k, index));
+        } else {
+            let first = m.cursor.col as i64;
+            (0..cols).for_each(|k| put(dst, k, first + k as i64));
         }
     }
-}
+});

@@ -5,6 +5,28 @@
 //! arithmetic for AVX-512 too. Elements are read and written through raw, possibly unaligned pointers. Two lanes of an
 //! op may be bound to the same tensor (`x += y` in place), which references would forbid.
 
+/// A [`LaneOp`] that cannot fail: its generics, its type, and its body for the machine `m` and the instruction `i`.
+macro_rules! lane_op {
+    ([$($generics:tt)*] $op:ty $(where $bound:ty: $trait:path)? = |$m:ident, $i:ident| $body:block) => {
+        impl<$($generics)*> LaneOp for $op
+        $(where $bound: $trait)?
+        {
+            #[inline(always)]
+            unsafe fn run<const AVX2: bool>($m: &mut Machine, pc: *const Inst) -> *const Inst {
+                // SAFETY: operands are registers, lanes and counts of a verified program, and the verifier checked that
+                // each lane's elements have the op's size. A lane points to at least `counts[d]` elements: for strip
+                // memory the verifier checked this, for tensors the bounds check of the `Bind` that set the pointer for
+                // this strip. A group lane has one element per `e` of them, rounded up, and a group at least one.
+                unsafe {
+                    let $i = *pc;
+                    $body
+                    pc.add(1)
+                }
+            }
+        }
+    };
+}
+
 pub(crate) mod arithmetic;
 pub(crate) mod convert;
 pub(crate) mod group;

@@ -399,7 +399,7 @@ impl<'k> RoleLowering<'k> {
     }
 
     fn slot(&mut self, inst: Inst, slot: &Slot, op: &'static str) -> i32 {
-        let Param::Slots { name, len, stride, banks } = &self.kernel.params[slot.slots] else {
+        let Param::Slots { len, stride, banks, .. } = &self.kernel.params[slot.slots] else {
             unreachable!("the IR verifier checked the slots")
         };
         let bank = slot.bank.map(|bank| self.reg(bank));
@@ -412,7 +412,7 @@ impl<'k> RoleLowering<'k> {
             stride: *stride,
             index,
             operations: self.operations(slot.slots),
-            name: name.clone(),
+            name: self.kernel.name_for(slot.slots, self.code.rank),
             op,
             at: self.kernel.line(inst).clone(),
         });
@@ -447,11 +447,11 @@ impl<'k> RoleLowering<'k> {
     ) -> i32 {
         let (first, banks, bytes, name, operations) = match at.base {
             Base::Param(p) => {
-                let Param::Buffer { name, ty, len, banks, .. } = &self.kernel.params[p] else {
+                let Param::Buffer { ty, len, banks, .. } = &self.kernel.params[p] else {
                     unreachable!("the IR verifier checked the base")
                 };
-                let operations = self.operations(p);
-                (self.first[p.index()], *banks, *len * ty.size() as u64, name.clone(), operations)
+                let (name, operations) = (self.kernel.name_for(p, self.code.rank), self.operations(p));
+                (self.first[p.index()], *banks, *len * ty.size() as u64, name, operations)
             }
             Base::Scratch(s) => {
                 let scratch = &self.kernel.scratches[s];

@@ -1,4 +1,5 @@
-//! Rings and reductions take all steps in one role, transfers share theirs out to copies of a role: by turns on one transport, in any order.
+//! Rings and reductions take all steps in one role, transfers share theirs out to copies of a role: by turns on one
+//! transport, in any order.
 
 use crate::checker::clean;
 use tilewire::check::Plan;

@@ -186,7 +186,8 @@ fn the_checker_and_the_cpu_engine_compute_the_same_bytes_for_every_collective() 
     }
 }
 
-/// In place with hooks, which read only the position that they write: a result may only be stored where its input was read before.
+/// In place with hooks, which read only the position that they write: a result may only be stored where its input was
+/// read before.
 #[test]
 fn reductions_in_place_with_hooks_are_free_of_races() {
     let reductions = forms().into_iter().filter(|form| matches!(form.kind, Kind::ReduceScatter | Kind::AllReduce));

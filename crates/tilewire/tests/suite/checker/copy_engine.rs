@@ -1,4 +1,5 @@
-//! Copy engines beside the kernels: streams of copies and handshakes. Their words go back to 0, so every schedule is run.
+//! Copy engines beside the kernels: streams of copies and handshakes. Their words go back to 0, so every schedule is
+//! run.
 
 use crate::checker::{expect, kinds};
 use tilewire::check::{CopyStream, Fault, Plan, Report, Settings, Word};

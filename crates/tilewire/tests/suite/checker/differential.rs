@@ -18,7 +18,8 @@ struct Shift {
 }
 
 impl Shift {
-    /// Launches by one primitive: other lengths each time, for staged other slots as well, for packets so many that places come round.
+    /// Launches by one primitive: other lengths each time, for staged other slots as well, for packets so many that
+    /// places come round.
     fn sequence(way: Primitive, blocks: usize) -> Vec<Shift> {
         match way {
             Primitive::Staged | Primitive::Bulk => [(128, 4, 400), (256, 8, 391), (128, 2, 7), (128, 4, 400)]

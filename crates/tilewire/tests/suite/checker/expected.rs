@@ -1,12 +1,10 @@
-//! Values that hosts put into tensors and must find in them, settings of a rehearsal, and the user's line beside the library's.
+//! Values that hosts put into tensors and must find in them, settings of a rehearsal, and the user's line beside the
+//! library's.
 
 use crate::checker::{clean, expect, kinds};
 use tilewire::check::{Fault, Settings, Values};
-use tilewire::hook::Regs;
-use tilewire::link::Transport;
+use tilewire::link::Staged;
 use tilewire::rehearsal::Rehearsal;
-use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-use tilewire::transport::Protocol;
 use tilewire::{RunError, Tensor, all_to_all, kernel, sendrecv};
 
 const LEN: usize = 40;
@@ -96,21 +94,18 @@ fn a_rehearsal_is_checked_as_its_settings_say() {
 
 #[test]
 fn the_role_is_named_beside_the_line_of_a_schedule() {
-    let role = line!() + 13;
+    let role = line!() + 11;
     let report = Rehearsal::small(2, 1).check(2, |link, _| {
         let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
         let (to, from) = link.neighbours();
-        let protocol = Protocol::Staged { slot_bytes: 64, depth: 2 };
-        let plan = StagedPlan::new(&link.link(link.rank()), 64, 2, 1)?;
+        let staged = |len| Staged::<f32>::new(link, len).tile(16).depth(2);
         // The receiver expects one tile more than comes.
-        let (tiling, more) = (Tiling::flat(64, 16, 1), Tiling::flat(80, 16, 1));
-        let packing = Packing::new(<f32 as Regs>::TYPES, 16);
+        let (to, from) = (staged(64).with(to)?, staged(80).with(from)?);
         Ok::<_, RunError>(kernel("ring", |k| {
             let (x, y) = (k.input(&x), k.output(&y));
-            let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
-            k.role("send", 1).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
-            k.role("receive", 1)
-                .run(|r| recv_tiles::<f32>(r, &rx, plan, more, packing, |at, v| y.store(at.pos % 64, v)));
+            let (tx, rx) = (to.sender(k), from.receiver(k));
+            k.role("send", 1).run(|r| tx.send(r, |at| x.load(at.pos)));
+            k.role("receive", 1).run(|r| rx.recv(r, |at, v| y.store(at.pos % 64, v)));
         })?)
     });
     let report = report.unwrap();

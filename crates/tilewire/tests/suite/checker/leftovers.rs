@@ -22,7 +22,8 @@ fn data_that_nobody_takes_is_left_over() {
     expect(&check(&[vec![send, receive]]), "leftover", &[last]);
 }
 
-/// One launch of a sender and a receiver through a slot for every step: the steps that the one sends and the other takes.
+/// One launch of a sender and a receiver through a slot for every step: the steps that the one sends and the other
+/// takes.
 fn launch(s: &Shared, sends: std::ops::Range<i64>, takes: std::ops::Range<i64>) -> (Vec<Traced>, u32) {
     let signal = line!() + 4;
     let send = s.rank(|r, bytes, slots, _| {
@@ -42,7 +43,8 @@ fn launch(s: &Shared, sends: std::ops::Range<i64>, takes: std::ops::Range<i64>) 
 
 #[test]
 fn a_launch_takes_what_the_one_before_it_left() {
-    // One sends more than the other takes, then less: in the end every signal was waited for, but launch 1 got a step of launch 0.
+    // One sends more than the other takes, then less: in the end every signal was waited for, but launch 1 got a step
+    // of launch 0.
     let s = Shared::new();
     let ((first, signal), (second, _)) = (launch(&s, 0..2, 0..1), launch(&s, 2..3, 1..3));
     let launches = [first, second];
@@ -69,7 +71,8 @@ fn what_is_left_is_told_with_the_deadlock_it_leads_to() {
 
 #[test]
 fn a_receiver_that_is_one_message_behind_takes_old_packets() {
-    // Every get finds the flag it asks for, and is ordered: only that a packet is taken a launch too late shows the mistake.
+    // Every get finds the flag it asks for, and is ordered: only that a packet is taken a launch too late shows the
+    // mistake.
     for behind in [0, 1] {
         let s = Shared::new();
         let put = line!() + 3;

@@ -1,5 +1,5 @@
-//! Mutations of pipelines as somebody would write them by hand, of bulk copies through one slot and of posts through two: every one that
-//! applies is caught. (Those of the schedules that ship are in `shipped.rs`.)
+//! Mutations of pipelines as somebody would write them by hand, of bulk copies through one slot and of posts through
+//! two: every one that applies is caught. (Those of the schedules that ship are in `shipped.rs`.)
 
 use crate::checker::{clean, plan};
 use tilewire::check::{Mutation, Plan, Settings};
@@ -43,8 +43,8 @@ fn bulk_pair() -> Vec<Traced> {
     vec![send.unwrap(), receive.unwrap()]
 }
 
-/// Two ranks and a network. Two copies of a role deliver tiles of two parts, or post them and signal, through two slots of an outbox. Credits
-/// come back over the network.
+/// Two ranks and a network. Two copies of a role deliver tiles of two parts, or post them and signal, through two slots
+/// of an outbox. Credits come back over the network.
 fn posted_pair(delivers: bool) -> Plan {
     let [rings, boxes] = [64, 64].map(|bytes| [Memory::zeroed(bytes), Memory::zeroed(bytes)]);
     let slots = [Memory::zeroed(4 * 128), Memory::zeroed(5 * 128)];

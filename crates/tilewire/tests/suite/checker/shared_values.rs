@@ -1,4 +1,5 @@
-//! Rings of a payload and a value that its neighbours share: it lies in a slot once for them, and whoever forgets that writes into the next slot.
+//! Rings of a payload and a value that its neighbours share: it lies in a slot once for them, and whoever forgets that
+//! writes into the next slot.
 
 use crate::checker::{clean, kinds};
 use tilewire::check::Report;

@@ -64,8 +64,8 @@ fn two_tensors_may_be_exchanged_element_by_element() {
     }
 }
 
-/// `y[i] = f(x[i], …)` where x and y are `shift` elements apart in one memory, without a race: a strip of even elements is
-/// read, odd ones are written.
+/// `y[i] = f(x[i], …)` where x and y are `shift` elements apart in one memory, without a race: a strip of even elements
+/// is read, odd ones are written.
 fn interleaved(bench: &Bench, n: usize, shift: usize) -> Traced {
     let both = bench.numbers(2 * n + shift);
     let (x, y) = (both.slice(0..2 * n), both.slice(shift..2 * n + shift));
@@ -101,7 +101,8 @@ fn halves_of_one_tensor_under_two_names_are_recognised_as_apart() {
 
 #[test]
 fn a_shifted_overlap_is_read_before_it_is_written_by_the_same_each() {
-    // Element i reads x[i] and writes x[i + n]: through names that overlap, so that only the indices tell it is no race.
+    // Element i reads x[i] and writes x[i + n]: through names that overlap, so that only the indices tell it is no
+    // race.
     for n in SIZES {
         for shift in [1, 2, 5] {
             agree(|bench| {

@@ -1,6 +1,6 @@
-//! For every form the lowering can choose there is a kernel whose bytecode has it, and whose result equals the reference
-//! evaluator's at every instruction-set level, for sizes around the lengths of vectors and strips. This file holds what
-//! the tests write kernels with and judge them by.
+//! For every form the lowering can choose there is a kernel whose bytecode has it, and whose result equals the
+//! reference evaluator's at every instruction-set level, for sizes around the lengths of vectors and strips. This file
+//! holds what the tests write kernels with and judge them by.
 
 mod access;
 mod aliasing;
@@ -146,8 +146,8 @@ fn results_of(traced: &Traced) -> Vec<Vec<Vec<u8>>> {
     banks.collect()
 }
 
-/// Runs the kernel by the evaluator and at every level by the engine, with fresh tensors each time, and compares; gives the
-/// bytecode.
+/// Runs the kernel by the evaluator and at every level by the engine, with fresh tensors each time, and compares; gives
+/// the bytecode.
 #[track_caller]
 pub fn agree_from(stream_from: usize, make: impl Fn(&Bench) -> Traced) -> String {
     let traced = make(&Bench::default());

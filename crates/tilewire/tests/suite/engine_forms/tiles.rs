@@ -139,7 +139,8 @@ fn short_rows_with_gaps_are_packed_into_tiles() {
 fn rows_with_gaps_that_are_only_copied_are_one_move() {
     fn check<T: Element>() {
         for (rows, cols) in [(0, 70), (1, 64), (2, 5), (9, 64), (40, 129), (3, 5000)] {
-            // Out of a wider matrix into a wider one; one row for all rows; upside down; to columns that follow each other and back.
+            // Out of a wider matrix into a wider one; one row for all rows; upside down; to columns that follow each
+            // other and back.
             for (from, down, to) in [(cols + 3, 1, cols + 9), (0, 1, cols), (cols + 1, -1, cols), (cols, 1, cols + 64)]
             {
                 for stream_from in [1, usize::MAX] {

@@ -1,6 +1,6 @@
-//! A launch of the CPU engine as a specification: what a prepared kernel keeps, who runs beside whom, and what a host that
-//! is in a strange state changes (nothing). Errors are in `faults.rs` and `refusals.rs`, roles
-//! and blocks in `roles.rs`, posts in `posts.rs`.
+//! A launch of the CPU engine as a specification: what a prepared kernel keeps, who runs beside whom, and what a host
+//! that is in a strange state changes (nothing). Errors are in `faults.rs` and `refusals.rs`, roles and blocks in
+//! `roles.rs`, posts in `posts.rs`.
 
 mod faults;
 mod posts;

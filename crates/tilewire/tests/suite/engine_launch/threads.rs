@@ -22,7 +22,8 @@ fn add_one(words: &Memory) -> Traced {
 fn shared(devices: Vec<u32>) -> Memory {
     let words = Arc::new([const { AtomicU32::new(6) }; 4]);
     let start = std::ptr::NonNull::from(&*words).cast();
-    // SAFETY: these are the words, which the last handle drops; nobody has a reference to them. No kernel of a device runs in this file.
+    // SAFETY: these are the words, which the last handle drops; nobody has a reference to them. No kernel of a device
+    // runs in this file.
     unsafe { Memory::shared(start, 16, ReachableFrom { host: true, devices }, words) }
 }
 

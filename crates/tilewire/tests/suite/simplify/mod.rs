@@ -1,5 +1,5 @@
-//! The simplifier as a specification: one rule per test, then division exhaustively, random programs and speed. This file
-//! holds what the tests write programs with and look at them by.
+//! The simplifier as a specification: one rule per test, then division exhaustively, random programs and speed. This
+//! file holds what the tests write programs with and look at them by.
 
 mod code;
 mod division;

@@ -37,7 +37,8 @@ fn used() -> std::time::Duration {
     std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Eight times the instructions take eight times as long, or a little more; were a pass quadratic, 64 times. `--nocapture` shows the times.
+/// Eight times the instructions take eight times as long, or a little more; were a pass quadratic, 64 times.
+/// `--nocapture` shows the times.
 ///
 /// Seen to fail with a `simplify` that looks through all instructions once for each.
 #[test]

@@ -62,7 +62,8 @@ fn no_each_in_an_each() {
     refused(made, Fault::NestedEach, text);
 }
 
-/// The faults of an `each` that puts a packet and gets another in this order, over these extents, with this beside them.
+/// The faults of an `each` that puts a packet and gets another in this order, over these extents, with this beside
+/// them.
 fn faults_of_a_swap(put_first: bool, axes: usize, groups: bool) -> Vec<Fault> {
     let (kernel, ()) = kernel(|c, p, _| {
         let (n, x, flag) = (c.int(4), c.constant(Type::U64, 1), c.constant(Type::U32, 1));

@@ -1,7 +1,7 @@
 //! Bytes that no rank sends: they end the connection they came on, and nothing else.
 //!
-//! `tests/corpus/bootstrap/` keeps what is tried every time: `stranger-*` is sent in place of a proof, `proven-*` there and
-//! after a proof in place of a join, `member-*` by a rank that has joined. What a random case finds belongs there.
+//! `tests/corpus/bootstrap/` keeps what is tried every time: `stranger-*` is sent in place of a proof, `proven-*` there
+//! and after a proof in place of a join, `member-*` by a rank that has joined. What a random case finds belongs there.
 
 use crate::bootstrap::raw::{self, GET, SET, is_closed, member, message, named, proven, stranger};
 use crate::bootstrap::{at_once, connect, long, rank, server};
@@ -45,7 +45,8 @@ impl Victim {
     }
 }
 
-/// Sends everything and the end of the stream, then waits until the store has closed its end too. The store may close first.
+/// Sends everything and the end of the stream, then waits until the store has closed its end too. The store may close
+/// first.
 fn send(mut stream: TcpStream, bytes: &[u8]) {
     _ = stream.write_all(bytes);
     _ = stream.shutdown(Shutdown::Write);

@@ -1,4 +1,5 @@
-//! A rank that hosts the store, as a process: what becomes of it, and of the others, when one of them is stopped, leaves or is killed.
+//! A rank that hosts the store, as a process: what becomes of it, and of the others, when one of them is stopped,
+//! leaves or is killed.
 
 use crate::bootstrap::{SHORT, secret};
 use std::net::TcpListener;

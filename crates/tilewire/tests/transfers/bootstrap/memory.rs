@@ -35,7 +35,8 @@ fn announced(length: u32) -> Vec<u8> {
     [&[SET][..], &0u64.to_le_bytes(), &length.to_le_bytes()].concat()
 }
 
-/// Strangers who send more than a proof, or begin one; and some who know the secret and announce. All stay until the end.
+/// Strangers who send more than a proof, or begin one; and some who know the secret and announce. All stay until the
+/// end.
 fn flood(address: SocketAddr, connections: usize) {
     let mut all: Vec<TcpStream> = Vec::new();
     for number in 0..connections {

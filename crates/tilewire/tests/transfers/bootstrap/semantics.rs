@@ -52,7 +52,8 @@ fn all_gather_gives_every_value_by_rank_whatever_their_sizes(make: Make) {
 
 fn a_get_waits_for_its_set(make: Make) {
     make(4, Limits::default()).run(|bootstrap| {
-        // Each rank waits for the one above it, and the last one sets off the chain: every get but one comes before its set.
+        // Each rank waits for the one above it, and the last one sets off the chain: every get but one comes before its
+        // set.
         let number = bootstrap.rank().number();
         if number < 3 {
             assert_eq!(bootstrap.get(&format!("key {}", number + 1), long()).unwrap(), [number as u8 + 1]);
@@ -213,7 +214,8 @@ fn threads_of_one_rank_wait_independently(make: Make) {
         bootstrap.set("from the other thread", b"hello", long()).unwrap();
         assert_eq!(waiter.join().unwrap(), b"hello");
 
-        // Of two threads in one barrier one is refused; which, the order decides. The other rank frees the one that is not.
+        // Of two threads in one barrier one is refused; which, the order decides. The other rank frees the one that is
+        // not.
         let enter = || {
             let result = bootstrap.barrier("twice", long());
             bootstrap.set(&format!("over {}", result.is_ok()), b"", long()).unwrap();

@@ -74,8 +74,8 @@ impl Case {
         exchange.config(self.way.config(self.blocks)).rounds(self.rounds)
     }
 
-    /// What must be the output of a rank, where `input` is what each rank has and `hook` what happens to a chunk on its way; `None`
-    /// where the rank has no output.
+    /// What must be the output of a rank, where `input` is what each rank has and `hook` what happens to a chunk on its
+    /// way; `None` where the rank has no output.
     pub fn expected<In: Element, Out>(
         &self,
         me: Rank,

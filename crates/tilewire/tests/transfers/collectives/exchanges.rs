@@ -1,6 +1,6 @@
 //! Every exchange, by every protocol, in worlds of all sizes, with elements of all types: a copy, bit for bit.
 
-use crate::case::{LONG, SMALL, Way, everything, joined, seed, threads};
+use crate::case::{SMALL, Way, everything, joined, seed, threads};
 use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
@@ -43,7 +43,7 @@ pub fn every_exchange_is_right_in_worlds_of_every_size() {
 }
 
 #[test]
-fn every_protocol_and_both_layouts_carry_every_exchange() {
+pub fn every_protocol_and_both_layouts_carry_every_exchange() {
     for ranks in [2, 3] {
         threads(ranks, "protocols", |world| {
             let link = joined(world, SMALL)?;
@@ -63,7 +63,7 @@ fn every_protocol_and_both_layouts_carry_every_exchange() {
 }
 
 #[test]
-fn a_mebibyte_for_every_peer() {
+pub fn a_mebibyte_for_every_peer() {
     threads(3, "a mebibyte", |world| {
         let link = joined(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
         for way in [Way::Chosen, Way::Direct] {
@@ -76,9 +76,10 @@ fn a_mebibyte_for_every_peer() {
     });
 }
 
-/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk, another one; lengths that are no whole lines.
+/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk,
+/// another one; lengths that are no whole lines.
 #[test]
-fn large_chunks_are_sent_and_kept_in_turns() {
+pub fn large_chunks_are_sent_and_kept_in_turns() {
     let cases = [(Kind::AllGather, 2051), (Kind::AllGather, (7 << 18) + 5), (Kind::AllGather, 25 << 18)];
     let others = [(Kind::AllToAll, (9 << 17) + 3), (Kind::AllToAll, (33 << 16) + 1), (Kind::Broadcast, 70_001)];
     for ranks in [2, 3] {
@@ -127,12 +128,11 @@ pub fn a_hundred_and_fifty_launches_of_alternating_exchanges() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_all_have_come() {
+pub fn nobody_leaves_a_barrier_before_all_have_come() {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     let come = AtomicUsize::new(0);
-    let world = World::threads(4).deadline(LONG);
-    let counts = world.run(|world| {
-        let link = ShmTransport::rendezvous(&world, SMALL)?;
+    let counts = threads(4, "barrier", |world| {
+        let link = joined(world, SMALL)?;
         let mut meet = barrier(&link).build()?;
         let mut least = usize::MAX;
         for round in 0..200 {
@@ -144,7 +144,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
         link.close()?;
         Ok(least)
     });
-    assert!(counts.unwrap().into_iter().all(|least| least >= 4));
+    assert!(counts.into_iter().all(|least| least >= 4));
 }
 
 /// What is said last about a knob holds, and a configuration takes nothing back that it does not speak of.

@@ -1,5 +1,6 @@
-//! The fields of a hook's context that say *what* a value is mean the same in every algorithm, protocol and size, on the CPU engine and by
-//! the checker's definition; where no single rank qualifies the build refuses them, whatever the algorithm, protocol and size.
+//! The fields of a hook's context that say *what* a value is mean the same in every algorithm, protocol and size, on
+//! the CPU engine and by the checker's definition; where no single rank qualifies the build refuses them, whatever the
+//! algorithm, protocol and size.
 
 use crate::case::{has_far, joined, threads};
 use tilewire::check::{Plan, Settings};

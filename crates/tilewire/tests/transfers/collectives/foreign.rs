@@ -182,7 +182,7 @@ fn a_vector_becomes_a_tensor_and_bad_addresses_do_not() {
             Tensor::foreign(at(0), &[4, 4], &[1, 4], owner.clone()).map(|_| ()),
         ]
     };
-    for (error, part) in errors.into_iter().zip(["no multiple of 4", "rows overlap", "contiguous()"]) {
+    for (error, part) in errors.into_iter().zip(["must be a multiple of 4", "rows overlap", "contiguous()"]) {
         let text = error.unwrap_err().to_string();
         assert!(text.contains(part) || part == "rows overlap" && text.contains("overlap"), "{text}");
     }

@@ -99,7 +99,7 @@ pub fn payload_and_scale_travel_side_by_side() {
 }
 
 #[test]
-fn a_consume_hook_adds_to_what_is_there() {
+pub fn a_consume_hook_adds_to_what_is_there() {
     every(&WAYS[..2], |_, link, case| {
         let (inp, out, _) = tensors(&case, link)?;
         case.of(link, &out, &inp).consume(|c, x| c.output.store(c.pos(), c.output.load(c.pos()) + x)).run()?;
@@ -109,7 +109,7 @@ fn a_consume_hook_adds_to_what_is_there() {
 }
 
 #[test]
-fn chunks_may_change_their_length_and_type_on_the_way() {
+pub fn chunks_may_change_their_length_and_type_on_the_way() {
     threads(3, "another length", |world| {
         let link = joined(world, SMALL)?;
         // Of every pair of elements the sum arrives, as an integer.

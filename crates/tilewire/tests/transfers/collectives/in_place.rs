@@ -66,7 +66,7 @@ pub fn the_root_of_a_broadcast_a_gather_and_a_scatter_may_be_in_place() {
 }
 
 #[test]
-fn what_would_overwrite_what_is_still_to_be_sent_is_refused() {
+pub fn what_would_overwrite_what_is_still_to_be_sent_is_refused() {
     threads(2, "overlap", |world| {
         let link = joined(world, SMALL)?;
         let x = Tensor::<u32>::zeros(2 * CHUNK + 1);
@@ -141,7 +141,7 @@ pub fn a_reduction_whose_hooks_stay_at_their_position_may_be_in_place() {
 }
 
 #[test]
-fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
+pub fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
     threads(2, "hooks in place", |world| {
         let link = joined(world, SMALL)?;
         let (me, x) = (world.rank(), Tensor::<f32>::zeros(100));

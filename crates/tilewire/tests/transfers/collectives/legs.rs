@@ -1,5 +1,6 @@
-//! What the hooks of each leg may read and write, in `map` and in every collective; and that memory of the output is read only by the element
-//! that writes it. It is all decided by the build: nothing is launched but what must be right in place.
+//! What the hooks of each leg may read and write, in `map` and in every collective; and that memory of the output is
+//! read only by the element that writes it. It is all decided by the build: nothing is launched but what must be right
+//! in place.
 
 use crate::case::{SMALL, threads};
 use tilewire::hook::MisuseKind;
@@ -23,8 +24,8 @@ fn link() -> RehearsalRank {
     Rehearsal::small(2, 2).ranks().remove(0)
 }
 
-/// Gives `map` and every collective some hooks, where `$out` is the output and `$inp` the input, and traces it. Rank 0 of two ranks is
-/// every root, so that both hooks run there.
+/// Gives `map` and every collective some hooks, where `$out` is the output and `$inp` the input, and traces it. Rank 0
+/// of two ranks is every root, so that both hooks run there.
 macro_rules! every {
     (|$builder:ident, $out:ident, $inp:ident| $with:expr) => {{
         let (link, me, peer) = (&link(), Rank::new(0), Rank::new(1));

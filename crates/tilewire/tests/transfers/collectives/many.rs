@@ -1,4 +1,5 @@
-//! Many ranks: what is chosen where nobody says anything is small enough for them to meet, and large enough for every collective.
+//! Many ranks: what is chosen where nobody says anything is small enough for them to meet, and large enough for every
+//! collective.
 
 use std::time::Duration;
 use tilewire::link::{ShmOptions, ShmTransport, Transport};

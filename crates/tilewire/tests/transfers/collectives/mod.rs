@@ -1,10 +1,10 @@
-//! Collectives among ranks that are threads, and a named part of it among processes: bit for bit what a plain, sequential computation
-//! on the host gives, or an error that says why not. `TILEWIRE_SENDRECV=full` runs more of the random cases; `TILEWIRE_SEED` chooses
-//! others.
+//! Collectives among ranks that are threads, and a named part of it among processes: bit for bit what a plain,
+//! sequential computation on the host gives, or an error that says why not. `TILEWIRE_SENDRECV=full` runs more of the
+//! random cases; `TILEWIRE_SEED` chooses others.
 
 mod exchange;
 pub mod exchanges;
-mod failures;
+pub mod failures;
 #[cfg(feature = "check")]
 pub mod fields;
 mod foreign;

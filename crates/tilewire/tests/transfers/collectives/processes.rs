@@ -26,8 +26,8 @@ fn random_reductions_among_three_processes() {
     in_processes("collectives::processes::random_reductions_among_three_processes", 3, reductions::back_to_back);
 }
 
-/// Three ranks with a deadline that no test waits for; what each says is `expected`. Rank 1 stays alive until all have spoken: it is its
-/// leaving the transport that they hear of, not its death.
+/// Three ranks with a deadline that no test waits for; what each says is `expected`. Rank 1 stays alive until all have
+/// spoken: it is its leaving the transport that they hear of, not its death.
 fn three(test: &str, expected: [&str; 3], body: impl Fn(&World) -> Result<(), RunError>) {
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "600s");

@@ -1,5 +1,5 @@
-//! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`. All algorithms
-//! must have the same bits.
+//! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`.
+//! All algorithms must have the same bits.
 
 use crate::case::{SMALL, Way, assert_same, element, everything, floats, has_far, joined, poison, seed, threads};
 use tilewire::collective::{Reducible, Rounds};
@@ -34,6 +34,7 @@ impl Case {
         let staged = [Way::Chosen, Way::staged(256, 2), Way::staged(512, 7)];
         let (algorithm, way) = match (kind, numbers.below(5)) {
             (_, 0) => (None, Way::Chosen),
+            (Kind::AllReduce, 4) => (numbers.pick(&[None, Some(Algorithm::OneShot)]), Way::Direct),
             (_, 4) => (None, Way::Direct),
             (_, 1) => (Some(Algorithm::Ring), numbers.pick(&staged)),
             (Kind::AllReduce, 2) => (Some(Algorithm::TwoPhase), numbers.pick(&staged)),
@@ -47,6 +48,9 @@ impl Case {
         let (blocks, rounds) =
             (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         let (op, in_place) = (numbers.pick(&ReduceOp::ALL), numbers.below(3) == 0);
+        // In one shot peers read the input while outputs are written.
+        let is_read = kind == Kind::AllReduce && way == Way::Direct && algorithm == Some(Algorithm::OneShot);
+        let in_place = in_place && !is_read;
         Case { kind, op, algorithm, way, len, blocks, rounds, in_place }
     }
 
@@ -219,6 +223,7 @@ pub fn every_op_and_every_algorithm_has_the_same_bits() {
                     (Kind::AllReduce, Algorithm::Ring, Way::staged(256, 3)),
                     (Kind::ReduceScatter, Algorithm::OneShot, Way::Direct),
                     (Kind::AllReduce, Algorithm::TwoPhase, Way::Direct),
+                    (Kind::AllReduce, Algorithm::OneShot, Way::Direct),
                 ] {
                     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks)] {
                         let algorithm = Some(algorithm);
@@ -259,6 +264,7 @@ pub fn an_average_of_integers_does_not_wrap_on_its_way() {
         average((Algorithm::TwoPhase, staged))?;
         average((Algorithm::Ring, staged))?;
         average((Algorithm::TwoPhase, Way::Direct))?;
+        average((Algorithm::OneShot, Way::Direct))?;
         let (inp, out) = (Tensor::from_fn(3 * LEN, |_| mine), Tensor::<T>::zeros(LEN));
         reduce_scatter(link, &out, &inp).op(ReduceOp::Average).algorithm(Algorithm::Ring).run()?;
         assert_same(&out.to_vec(), &[mean; LEN], (T::TYPE, "reduce_scatter"));
@@ -292,7 +298,8 @@ pub fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorith
                     continue;
                 }
                 let out = Tensor::<f32>::zeros(len);
-                // Every rank gives its input transposed, with the shard; every result is doubled, and gets its position.
+                // Every rank gives its input transposed, with the shard; every result is doubled, and gets its
+                // position.
                 all_reduce(&link, &out, &inp)
                     .algorithm(algorithm)
                     .chunk_shape(rows, cols)
@@ -317,7 +324,7 @@ pub fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorith
 }
 
 #[test]
-fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_is_sent_into_them() {
+pub fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_is_sent_into_them() {
     for ranks in [2, 3] {
         threads(ranks, "windows", |world| {
             let link = joined(world, SMALL)?;
@@ -346,7 +353,7 @@ fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_
 }
 
 #[test]
-fn a_produce_hook_makes_what_is_reduced_of_something_else() {
+pub fn a_produce_hook_makes_what_is_reduced_of_something_else() {
     threads(3, "counts", |world| {
         let link = joined(world, SMALL)?;
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), 3 * 100));

@@ -12,7 +12,8 @@ use tilewire::{
     gather, reduce_scatter, scatter,
 };
 
-/// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors by rank.
+/// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors
+/// by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> Vec<RunError> {
     threads(3, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -227,13 +228,19 @@ fn reductions_through_windows_say_what_is_missing() {
     unable("the input is not", &|l, _| all_reduce(l, &zeros(9), &zeros(9)).primitive(direct).run());
     unable("the input is not", &|l, w| reduce_scatter(l, &zeros(3), &zeros(9)).window(w).run());
     unable("the input is not", &|l, w| reduce_scatter(l, &zeros(2), &w.tensor().slice(0..6)).window(w).run());
-    unable("the output is not", &|l, w| all_reduce(l, &zeros(9), w.tensor()).window(w).run());
+    unable("the output is not", &|l, w| {
+        all_reduce(l, &zeros(9), w.tensor()).window(w).algorithm(Algorithm::TwoPhase).run()
+    });
+    unable("in one shot peers read", &|l, w| {
+        all_reduce(l, w.tensor(), w.tensor()).window(w).algorithm(Algorithm::OneShot).run()
+    });
     unable("produce hook", &|l, w| {
         reduce_scatter(l, &zeros(3), w.tensor()).window(w).produce(|c| c.input.load(c.pos()) * 2.0).run()
     });
     unable("consume hook", &|l, w| {
         let outputs = Window::<f32>::allocate(l, 9).unwrap();
         let reduction = all_reduce(l, outputs.tensor(), w.tensor()).window(w).window(&outputs);
+        let reduction = reduction.algorithm(Algorithm::TwoPhase);
         reduction.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
     });
     unable("two phases", &|l, w| all_reduce(l, w.tensor(), w.tensor()).window(w).algorithm(Algorithm::Ring).run());

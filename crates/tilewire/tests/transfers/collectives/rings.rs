@@ -45,13 +45,14 @@ pub fn a_ring_gathers_every_bit() {
 }
 
 #[test]
-fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
+pub fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
     every(|world, link, way, blocks| {
         let (rows, cols) = (12, 40);
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), rows * cols));
         let out = Tensor::<f32>::zeros(world.size() * rows * cols);
         let gathering = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring);
-        // What travels is narrower than what is kept, and every rank adds the number of the shard, and whom it has it from.
+        // What travels is narrower than what is kept, and every rank adds the number of the shard, and whom it has it
+        // from.
         gathering
             .chunk_shape(rows, cols)
             .output_shape(cols, rows)

@@ -7,7 +7,7 @@ use tilewire::collective::{Collective, Rounds, Travels};
 use tilewire::hook::Regs;
 use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, Number};
-use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::link::{Transport, Window};
 use tilewire::tensor::Axis;
 use tilewire::transport::{Rank, RankError, TransferError, World};
 use tilewire::{
@@ -401,9 +401,9 @@ pub fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written()
 }
 
 #[test]
-fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
+pub fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
     threads(2, "hooks", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let me = world.rank();
         let matrix = Tensor::from_fn(5 * 12, |i| i as f32 + 1000.0 * me.number() as f32).reshape(5, 12).unwrap();
         // Columns 2..8 are two chunks of [5, 3]. The output has each of them transposed, in a matrix of its own.
@@ -435,10 +435,10 @@ fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
 }
 
 #[test]
-fn in_place_along_columns() {
+pub fn in_place_along_columns() {
     for ranks in [2, 3] {
         threads(ranks, "in place along columns", |world| {
-            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let link = joined(world, SMALL)?;
             let (me, cols) = (world.rank(), 5);
             for way in [Way::staged(256, 2), Way::Packet, Way::Direct] {
                 let window = Window::<u16>::allocate(&link, 4 * cols * ranks)?;
@@ -475,9 +475,9 @@ fn in_place_along_columns() {
 }
 
 #[test]
-fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
+pub fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
     threads(2, "one side", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (first, second) = (Rank::new(0), Rank::new(1));
         let matrix = Tensor::from_fn(6 * 10, |i| i as u32).reshape(6, 10).unwrap();
         let must: Vec<u32> = (0..24).map(|i| i / 4 * 10 + 3 + i % 4).collect();
@@ -499,7 +499,7 @@ fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
         Ok(link.close()?)
     });
     let errors = threads(2, "shapes differ", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (first, second) = (Rank::new(0), Rank::new(1));
         let matrix = Tensor::<u32>::zeros(60).reshape(6, 10).unwrap();
         let result = match world.rank() == first {
@@ -512,9 +512,9 @@ fn one_side_may_be_strided_and_both_must_say_the_same_shape() {
 }
 
 #[test]
-fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
+pub fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
     threads(2, "refusals", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let link = joined(world, SMALL)?;
         let (x, y) = (Tensor::<f32>::zeros(30).reshape(5, 6).unwrap(), Tensor::<f32>::zeros(30).reshape(5, 6).unwrap());
         let rows = all_to_all(&link, &y, &x).run().unwrap_err().to_string();
         assert!(rows.contains("the output has 5 rows") || rows.contains("the input has 5 rows"), "{rows}");

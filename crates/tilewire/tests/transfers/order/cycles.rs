@@ -102,7 +102,8 @@ fn at_a_timeout_the_rank_at_the_end_of_the_chain_is_named() {
     assert!(timeout.to_string().contains("rank 2 is the one that is late"), "{timeout}");
 }
 
-/// 0 waits for 1, which waits for 2, which does not come: at their first meetings. `patient` has the longer deadline, and hears of the other's.
+/// 0 waits for 1, which waits for 2, which does not come: at their first meetings. `patient` has the longer deadline,
+/// and hears of the other's.
 fn chain_of_meetings(patient: Rank) -> Vec<RunError> {
     let errors = World::threads(3).deadline(LONG).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -157,8 +158,9 @@ fn a_rank_that_gives_up_at_a_meeting_is_seen_to_wait_until_it_says_otherwise() {
     assert!(all.iter().all(Result::is_ok), "{all:?}");
 }
 
-/// What ranks 0 and 1 get when 0 waits in a launch for 1, which waits in one for 2, which does not come. Rank 0 begins when it sees that rank 1
-/// waits. The ranks have launched the same operations before, so that they do not wait for a first meeting.
+/// What ranks 0 and 1 get when 0 waits in a launch for 1, which waits in one for 2, which does not come. Rank 0 begins
+/// when it sees that rank 1 waits. The ranks have launched the same operations before, so that they do not wait for a
+/// first meeting.
 fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
     let errors = World::threads(3).deadline(LONG).run(|world| {
         let link = ShmTransport::rendezvous(&world, OPTIONS)?;
@@ -188,7 +190,8 @@ fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
 #[test]
 fn of_ranks_whose_launches_expire_in_a_chain_at_the_same_time_none_blames_one_in_the_middle() {
     for run in 0..200 {
-        // Rank 1 tells others that it waits after some 5 ms; from then on rank 0 waits, now a little shorter and now a little longer.
+        // Rank 1 tells others that it waits after some 5 ms; from then on rank 0 waits, now a little shorter and now a
+        // little longer.
         let errors = chain_of_launches([5_000 + 50 * run, 15_000].map(Duration::from_micros));
         for (rank, error) in errors.iter().enumerate() {
             let late = match error {

@@ -1,5 +1,5 @@
-//! A rank in a call that all ranks make (a window, `close`), while others do something else, is told within a second; one that waits for a
-//! slow rank waits.
+//! A rank in a call that all ranks make (a window, `close`), while others do something else, is told within a second;
+//! one that waits for a slow rank waits.
 
 use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;

@@ -1,4 +1,5 @@
-//! Tables of a user's own whose banks are counted in two ways are refused; those that are counted in one work, whoever made them.
+//! Tables of a user's own whose banks are counted in two ways are refused; those that are counted in one work, whoever
+//! made them.
 
 use super::{assert_all_failed, outcomes};
 use tilewire::collective::Launch;

@@ -1,5 +1,5 @@
-//! Every launch meets its peers' launch of the same operation. Ranks that launch in other orders, too often or too seldom get right bytes
-//! or an error on all of them, and none waits for a deadline.
+//! Every launch meets its peers' launch of the same operation. Ranks that launch in other orders, too often or too
+//! seldom get right bytes or an error on all of them, and none waits for a deadline.
 
 mod cycles;
 mod differing;

@@ -1,5 +1,5 @@
-//! Random programs of several prepared operations, some of which one rank launches in another order: right bytes, or an error on all
-//! ranks.
+//! Random programs of several prepared operations, some of which one rank launches in another order: right bytes, or an
+//! error on all ranks.
 
 use super::{OPTIONS, outcomes};
 use crate::case::{LONG, seed};

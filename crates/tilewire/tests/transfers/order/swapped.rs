@@ -8,7 +8,8 @@ use tilewire::{Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_t
 
 type Op<'l> = PreparedExchange<'l>;
 
-/// Two operations, built in the same order by both ranks and launched in another by rank 1. `build` gives them and keeps what they need.
+/// Two operations, built in the same order by both ranks and launched in another by rank 1. `build` gives them and
+/// keeps what they need.
 fn swapped(
     build: impl for<'l> Fn(&'l ShmTransport) -> Result<[Op<'l>; 2], RunError> + Sync,
     rounds: usize,
@@ -106,8 +107,8 @@ fn a_sender_that_runs_ahead_through_deeper_slots_is_told_apart() {
         eight.run()?;
         one.run()?;
         one.run()?;
-        // Ten steps so far. The sender fills eight slots and comes to slot 0, where the receiver waits for the eleventh step, with the
-        // seventeenth.
+        // Ten steps so far. The sender fills eight slots and comes to slot 0, where the receiver waits for the eleventh
+        // step, with the seventeenth.
         if peer == Rank::new(1) { eight.run() } else { one.run() }
     });
     assert_all_failed(&outcomes, "deeper slots");

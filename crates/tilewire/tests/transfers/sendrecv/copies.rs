@@ -182,7 +182,7 @@ pub fn a_seeded_sample_of_everything() {
 }
 
 #[test]
-fn what_is_chosen_fits_every_transport() {
+pub fn what_is_chosen_fits_every_transport() {
     // From hardly any staging and packets to plenty.
     for (per_peer_bytes, packet_bytes, max_blocks_per_peer) in
         [(1024, 0, 8), (4096, 1024, 8), (300, 2048, 2), (1 << 16, 256, 1)]

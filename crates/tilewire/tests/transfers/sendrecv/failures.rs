@@ -1,5 +1,5 @@
-//! Nothing hangs: who waits in vain gets an error that says for whom, who waits for a rank that has failed hears it at once, and a
-//! broken transport says so on every call.
+//! Nothing hangs: who waits in vain gets an error that says for whom, who waits for a rank that has failed hears it at
+//! once, and a broken transport says so on every call.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use std::cell::Cell;
@@ -19,7 +19,8 @@ const SHORT: Duration = Duration::from_millis(200);
 const FIRST: Rank = Rank::new(0);
 const SECOND: Rank = Rank::new(1);
 
-/// Two ranks. When rank 1 has built, rank 0 runs `waits`, which must fail; when it has, rank 1 runs `late`, which must fail too.
+/// Two ranks. When rank 1 has built, rank 0 runs `waits`, which must fail; when it has, rank 1 runs `late`, which must
+/// fail too.
 fn in_vain<'l, P>(
     deadline: Duration,
     build: impl Fn(&'l ShmTransport, &Window<u32>) -> Result<P, RunError> + Sync,
@@ -125,7 +126,8 @@ fn a_receiver_says_which_block_and_slot_it_waits_for() {
         words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(word, Ordering::Release)
     };
     let slots = SMALL.geometry(2).max_slots;
-    // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of its eight.
+    // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of
+    // its eight.
     let of_slot = |send: &Signals| {
         for (slot, value) in [(0, 1), (1, 2), (slots, 1)] {
             signal(&send.tail, slot, value, matching::IN_STEP);
@@ -143,7 +145,8 @@ fn a_receiver_says_which_block_and_slot_it_waits_for() {
 
 #[test]
 fn what_a_wait_has_seen_is_of_the_launches_before() {
-    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by step 13.
+    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by
+    // step 13.
     let errors = World::threads(2).deadline(LONG).run(|world| {
         let link = ShmTransport::rendezvous(&world, SMALL)?;
         let (x, config) = (Tensor::<u32>::zeros(160), Way::staged(128, 2).config(1));
@@ -274,7 +277,8 @@ fn a_peer_that_never_builds_is_named() {
     assert_broken(&second, AbortCode::TimedOut, FIRST);
 }
 
-/// Rank 1 ends as `ends` says while the launches of all others sleep until it sends; gives how they fail, and the world's error.
+/// Rank 1 ends as `ends` says while the launches of all others sleep until it sends; gives how they fail, and the
+/// world's error.
 fn while_waiting(ends: impl Fn(&World, &ShmTransport) -> Result<(), RankError> + Sync) -> (Vec<RunError>, String) {
     let errors = Mutex::new(Vec::new());
     let result = World::threads(4).deadline(Duration::from_secs(600)).run(|world| {

@@ -88,7 +88,7 @@ pub fn bytes_behind_a_window_are_untouched() {
 }
 
 #[test]
-fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
+pub fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
     // The segments of all are as long as the longest; what is sent is as long as the window of the receiver.
     let len = |of: Rank| [77, 500, 21][of.index()];
     threads(3, "windows of their own lengths", |world| {

@@ -1,4 +1,5 @@
-//! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's data.
+//! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's
+//! data.
 
 use crate::case::{SMALL, Way, assert_same, data, floats, joined, poison, seed, threads};
 use tilewire::check::{Options, evaluate};
@@ -72,7 +73,7 @@ pub fn a_produce_hook_scales() {
 }
 
 #[test]
-fn a_consume_hook_scales() {
+pub fn a_consume_hook_scales() {
     every_way(&WAYS[..4], |world, link, way, blocks| {
         agrees!(world, link, way, blocks, (301, 301), f32, |b| b.consume(|c, x| c.output.store(c.pos(), x * 0.7)));
         Ok(())
@@ -80,7 +81,7 @@ fn a_consume_hook_scales() {
 }
 
 #[test]
-fn both_hooks_share_the_work_of_a_narrower_wire() {
+pub fn both_hooks_share_the_work_of_a_narrower_wire() {
     every_way(&WAYS[..4], |world, link, way, blocks| {
         agrees!(world, link, way, blocks, (303, 303), f32, |b| b
             .produce(|c| c.input.load(c.pos()).cast::<Bf16>())
@@ -168,7 +169,7 @@ fn rows_that_blocks_share_unequally_fit_their_packets() {
 }
 
 #[test]
-fn large_chunks_arrive_transposed_in_tiles() {
+pub fn large_chunks_arrive_transposed_in_tiles() {
     threads(2, "large chunks", |world| {
         let link = joined(world, SMALL)?;
         for (rows, cols) in [(97, 113), (300, 41), (64, 128)] {
@@ -210,7 +211,7 @@ pub fn a_consume_hook_accumulates() {
 }
 
 #[test]
-fn one_side_may_pack_elements_that_the_other_copies_in_words() {
+pub fn one_side_may_pack_elements_that_the_other_copies_in_words() {
     fn one_way<T: Element>(world: &World, link: &dyn Transport, config: Knobs) -> Result<(), RankError> {
         let (sender, receiver) = (Rank::new(0), Rank::new(1));
         for len in [16, 24, 40, 64] {
@@ -247,7 +248,7 @@ fn one_side_may_pack_elements_that_the_other_copies_in_words() {
 }
 
 #[test]
-fn a_produce_hook_gathers_by_an_index() {
+pub fn a_produce_hook_gathers_by_an_index() {
     const ROWS: usize = 50;
     threads(2, "gather", |world| {
         let link = joined(world, SMALL)?;

@@ -1,7 +1,9 @@
-//! Stores around the cache, through a transport: whoever reads a slot or a window after its signal finds what was written, however it was.
+//! Stores around the cache, through a transport: whoever reads a slot or a window after its signal finds what was
+//! written, however it was.
 //!
-//! Pieces are long enough to go around the cache, and every launch brings new data into slots that were just read. (A fence that is missing before a signal does not show here: whole
-//! lines leave the processor long before they are read. That it is there, reviews must see.)
+//! Pieces are long enough to go around the cache, and every launch brings new data into slots that were just read. (A
+//! fence that is missing before a signal does not show here: whole lines leave the processor long before they are read.
+//! That it is there, reviews must see.)
 
 use crate::case::{Way, assert_same, data, floats, poison, seed, threads};
 use tilewire::link::{ShmOptions, ShmTransport, Window};

@@ -1,5 +1,5 @@
-//! What cannot be is refused, on every rank, with its own error that names the values; nothing is written, neither outputs and windows nor
-//! staging and signals, and the transport can still be used.
+//! What cannot be is refused, on every rank, with its own error that names the values; nothing is written, neither
+//! outputs and windows nor staging and signals, and the transport can still be used.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use crate::untouched::{self, output};
@@ -13,8 +13,8 @@ use tilewire::{
     Bf16, BuildError, F8E4M3, Knobs, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
 };
 
-/// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before. Gives the errors by
-/// rank.
+/// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before.
+/// Gives the errors by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> [RunError; 2] {
     let both = threads(2, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -245,7 +245,8 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), output::<u64>(4));
         if world.rank() == Rank::new(0) {
-            // Its send agrees and needs nobody; were its step counted here alone, every later message would be the wrong one.
+            // Its send agrees and needs nobody; were its step counted here alone, every later message would be the
+            // wrong one.
             let sent = send(&link, &x, peer).run();
             let received = recv(&link, &output::<u64>(5), peer).run();
             assert!(sent.is_ok() || matches!(sent, Err(RunError::Mismatch(_))), "{sent:?}");
@@ -494,8 +495,8 @@ fn memory_that_is_not_aligned_for_its_elements() {
     let result = World::threads(2).run(|_| -> Result<(), RankError> {
         let bytes = std::sync::Arc::new([0u64; 4]);
         let start = std::ptr::NonNull::from(&*bytes).cast::<u8>();
-        // SAFETY: 24 bytes from the first are inside what `bytes` keeps alive, and nobody else has it. That they are not aligned is what
-        // the call is to refuse.
+        // SAFETY: 24 bytes from the first are inside what `bytes` keeps alive, and nobody else has it. That they are
+        // not aligned is what the call is to refuse.
         let _ = unsafe { Tensor::<f32>::from_raw(start.add(1).cast(), 6, bytes) };
         Ok(())
     });
@@ -577,6 +578,7 @@ fn a_hook_that_panics() {
 #[test]
 #[cfg(feature = "check")]
 fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
+    use tilewire::link::Staged;
     use tilewire::rehearsal::Rehearsal;
     use tilewire::schedule::{BulkPlan, StagedPlan};
     use tilewire::transport::layout::Geometry;
@@ -606,6 +608,19 @@ fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
         let error = BulkPlan::new(plan(slot_bytes, 2, 1).unwrap()).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+    // The same of the numbers of a whole pipeline.
+    let staged = Staged::<(i8, f32)>::new(link, 1000);
+    let error = |staged: Staged<'_, (i8, f32)>, peer| staged.with(Rank::new(peer)).err().expect("it does not fit");
+    for tile in [1 << 30, usize::MAX] {
+        let error = error(staged.tile(tile), 1);
+        assert!(matches!(error, TransferError::SlotTooLarge { depth: 4, .. }), "{error}");
+    }
+    assert!(matches!(error(staged.depth(5), 1), TransferError::Depth { depth: 5, min: 2, max: 4, .. }));
+    assert_eq!(error(staged.blocks(3), 1), TransferError::Blocks { blocks: 3, max: 2 });
+    assert_eq!(error(staged.from_block(2), 1), TransferError::Blocks { blocks: 3, max: 2 });
+    assert_eq!(error(staged, 0), TransferError::SelfTransfer { rank: Rank::new(0) });
+    assert_eq!(error(staged, 7), TransferError::NoSuchPeer { peer: Rank::new(7), world_size: 2 });
+    assert!(staged.with(Rank::new(1)).is_ok());
 }
 
 #[test]
@@ -622,7 +637,8 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
         let RunError::Build(BuildError::Panicked { at, .. }) = &error else { panic!("{error}") };
         assert!(at.file == file!() && error.to_string().contains(file!()), "{error}");
     }
-    // A misuse that the library's own hook or schedule makes is listed with the library's line, under the line of the user's call.
+    // A misuse that the library's own hook or schedule makes is listed with the library's line, under the line of the
+    // user's call.
     let errors = refused(|world, link| {
         let peer = world.rank().after(1, 2);
         let x = Tensor::<f32>::zeros(6);

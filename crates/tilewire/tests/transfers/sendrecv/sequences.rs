@@ -53,7 +53,7 @@ fn a_thousand_launches(ranks: usize, shift: Shift) {
 }
 
 #[test]
-fn a_thousand_launches_in_packets_need_no_reset() {
+pub fn a_thousand_launches_in_packets_need_no_reset() {
     a_thousand_launches(2, Shift { len: 150, by: 1, blocks: 2, way: Way::Packet });
     a_thousand_launches(3, Shift { len: 2, by: 2, blocks: 1, way: Way::Packet });
 }
@@ -66,7 +66,7 @@ pub fn a_thousand_launches_through_staging_need_no_reset() {
 }
 
 #[test]
-fn a_thousand_launches_into_windows_need_no_reset() {
+pub fn a_thousand_launches_into_windows_need_no_reset() {
     a_thousand_launches(2, Shift { len: 150, by: 1, blocks: 2, way: Way::Direct });
 }
 
@@ -150,7 +150,7 @@ pub fn any_pair_exchanges_while_the_others_do_something_else() {
 }
 
 #[test]
-fn two_transports_are_used_in_turns() {
+pub fn two_transports_are_used_in_turns() {
     threads(3, "two transports", |world| {
         let links = [joined(world, SMALL)?, joined(world, ShmOptions { max_slots: Some(3), ..SMALL })?];
         let (mut numbers, mut all) = (Random::new(seed()), Vec::new());
@@ -171,7 +171,7 @@ fn two_transports_are_used_in_turns() {
 }
 
 #[test]
-fn ranks_that_come_at_any_time_get_the_same() {
+pub fn ranks_that_come_at_any_time_get_the_same() {
     for way in
         [Way::Packet, Way::staged(128, 2), Way::staged(256, 8), Way::bulk(128, 2), Way::bulk(256, 8), Way::Direct]
     {
@@ -190,7 +190,7 @@ fn ranks_that_come_at_any_time_get_the_same() {
 }
 
 #[test]
-fn a_fast_sender_never_overwrites_a_window_that_is_still_read() {
+pub fn a_fast_sender_never_overwrites_a_window_that_is_still_read() {
     threads(2, "ready", |world| {
         let link = joined(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));

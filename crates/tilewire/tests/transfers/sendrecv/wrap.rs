@@ -1,4 +1,5 @@
-//! Flags of packets come again after 2³¹ messages: right before and after, and nothing that is left from the last time is taken.
+//! Flags of packets come again after 2³¹ messages: right before and after, and nothing that is left from the last time
+//! is taken.
 
 use crate::case::{SMALL, Way, assert_same, data, poison, seed, threads};
 use std::sync::atomic::Ordering;
@@ -12,7 +13,8 @@ use tilewire_testkit::ranks::words;
 /// Messages until flags come again.
 const FLAGS: u64 = 1 << 16;
 
-/// Lets it look as if `count` messages had gone each way between this rank and a peer, all of them read. Both sides say so, and then meet.
+/// Lets it look as if `count` messages had gone each way between this rank and a peer, all of them read. Both sides say
+/// so, and then meet.
 fn after_messages(world: &World, link: &ShmTransport, peer: Rank, count: u64) -> Result<(), RankError> {
     // The last credits have been given when both are here.
     world.bootstrap().barrier(&format!("before {count} messages"), world.deadline())?;

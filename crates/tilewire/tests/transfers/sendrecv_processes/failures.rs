@@ -20,7 +20,8 @@ fn told(error: &RunError) -> String {
     }
 }
 
-/// Launches until that fails, and looks at what is left: memory outside the message, the next call, descriptors, mappings.
+/// Launches until that fails, and looks at what is left: memory outside the message, the next call, descriptors,
+/// mappings.
 fn transfer_until_it_fails(member: &mut Member, world: World, case: Case) {
     let before = open_files();
     let link =
@@ -113,7 +114,8 @@ fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
     }
 }
 
-/// With rank 0 the store is gone, and who hears that first may leave before another rank has heard of anything: still it is rank 0 that all name.
+/// With rank 0 the store is gone, and who hears that first may leave before another rank has heard of anything: still
+/// it is rank 0 that all name.
 #[test]
 fn every_survivor_of_the_rank_that_hosts_the_store_names_it() {
     let test = "sendrecv_processes::failures::every_survivor_of_the_rank_that_hosts_the_store_names_it";
@@ -190,7 +192,8 @@ fn ends_of_rank_1(test: &str, end: fn(), cause: &str) {
         let link = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })
             .unwrap();
         let mut ready = Ready::build(&link, PLAIN).unwrap();
-        // The third gets what rank 0 sends after its second, which needed the second of rank 2: both have told of their first by then.
+        // The third gets what rank 0 sends after its second, which needed the second of rank 2: both have told of their
+        // first by then.
         for turn in 0..3 {
             ready.fill(turn);
             ready.launch().unwrap();
@@ -308,7 +311,8 @@ fn a_wait_that_expires_says_where_and_for_what() {
         return member.report(told(&last.run().unwrap_err()));
     }
     let (mut job, _store) = start(test, 2);
-    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by step 13.
+    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by
+    // step 13.
     job.expect([0], "0 for Some(Rank(1)), block 0, receive: wait tail of rank 1[1], 1, 14 of 16, 300ms");
     assert!(job.report(0).ends_with("schedule/staged.rs"));
     job.expect(0..2, "done");

@@ -1,4 +1,5 @@
-//! Hooks of four kinds by every protocol, several transfers alive at a time on two transports, launched in turns with new data.
+//! Hooks of four kinds by every protocol, several transfers alive at a time on two transports, launched in turns with
+//! new data.
 
 use super::case::{Case, Hook, Ready};
 use crate::case::{everything, pause, seed};

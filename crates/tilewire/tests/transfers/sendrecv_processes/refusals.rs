@@ -1,5 +1,6 @@
-//! What two processes want differently, and what cannot be, is refused on both with its own error that names the values; nothing is
-//! written, neither outputs and windows nor staging and signals, and the transport can still be used.
+//! What two processes want differently, and what cannot be, is refused on both with its own error that names the
+//! values; nothing is written, neither outputs and windows nor staging and signals, and the transport can still be
+//! used.
 
 use crate::case::{SMALL, Shift, Way, seed};
 use crate::untouched::{self, output};

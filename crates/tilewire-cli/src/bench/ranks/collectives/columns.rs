@@ -70,7 +70,7 @@ enum Way {
 
 struct Columns<'l> {
     way: Way,
-    /// Of each chunk into a buffer, if it is copied first.
+    /// The copy of each chunk into a buffer, if the chunk is copied first.
     copies: Vec<PreparedExchange<'static>>,
     op: PreparedExchange<'l>,
     inp: Tensor<f32>,

@@ -52,7 +52,7 @@ impl<'l> Buffers<'l> {
     pub fn allocate(links: &'l Links, work: Work, bytes: usize) -> Result<Buffers<'l>> {
         let link = &links.shm;
         let chunk = bytes.div_ceil(ELEMENT).max(1);
-        // As much on every rank as on the one that needs most: windows are alike on all.
+        // Windows have the same size on all ranks, so every rank allocates as much as the one that needs most.
         let (inputs, outputs) = work.chunks(ROOT, link.world_size());
         Ok(Buffers {
             link,
@@ -175,7 +175,7 @@ enum Mover {
         streams: bool,
         down: bool,
     },
-    /// Not at all: stores the number of the step instead.
+    /// Nothing is copied: the number of the step is stored instead.
     Stores(Copy),
 }
 

@@ -29,8 +29,8 @@ impl Figures<'_> {
         self.peer.map(|(_, peer)| peer / self.ours_ns)
     }
 
-    /// Whether the target is reached; empty if there is nothing to compare with. Missing it by less than the printed
-    /// digits show does not count.
+    /// Says whether the target is reached; empty if there is nothing to compare with. Missing it by less than the
+    /// printed digits show does not count.
     fn verdict(&self, aim: Aim) -> &'static str {
         let (times, ratio) = match aim {
             Aim::Ahead { times, ratio } => (Some(times), ratio),

@@ -25,7 +25,7 @@ pub enum Work {
     AllReduce,
     /// In place at the root: MPI's has one buffer, so the root copies nothing for itself, and neither does ours.
     Broadcast,
-    /// Not in place: the root copies its own chunk, as it does under MPI.
+    /// The root copies its own chunk, as it does under MPI: the work is not in place.
     Gather,
     /// The same.
     Scatter,
@@ -199,7 +199,7 @@ pub fn stamp(number: u64) -> f32 {
     (number % 4096) as f32
 }
 
-/// One way to do the work, as one rank sees it. Step k is the k-th call, from 1 on, by all ranks.
+/// One way of doing the work, as one rank sees it. Step k is the k-th call, from 1 on, by all ranks.
 pub trait Step {
     /// Does it. When it returns, the input may be changed and the output is complete.
     fn step(&mut self, number: u64) -> Result<()>;
@@ -219,10 +219,10 @@ pub trait Step {
 /// A broadcast's root is done when it has sent. With room in between (slots, packets, the eager buffers of MPI) it
 /// would be many steps ahead, and the figure would be its sending rate, not the duration of a broadcast. So a step is
 /// over when all ranks have it, on every side of a contest: ours, limits and MPI (`mpi_peer.c`). All use the same word
-/// on its own line and pay for it alike. Work in which every rank hears from every other needs none.
+/// on its own line, at the same cost for all. Work in which every rank receives from every other needs none.
 struct Pace<'l> {
     rank: usize,
-    /// One for each rank.
+    /// One word for each rank.
     has: Vec<Word<'l>>,
     /// The ranks that this rank sends to.
     receivers: Vec<usize>,
@@ -378,7 +378,7 @@ mod tests {
         other.verify(3, false).unwrap();
     }
 
-    /// Records when it was received, if it is; the sender waits for nobody.
+    /// A step whose receiver records the step's number, and whose sender does not wait.
     struct Careless<'a> {
         receives: bool,
         received: &'a AtomicU64,
@@ -407,7 +407,7 @@ mod tests {
                 let data = Data::new(work, &link, 2, &x, &x);
                 let receives = (data.rank == ROOT) == (work == Work::Gather);
                 let step = Careless { receives, received: &received, out: data.out.clone() };
-                // Nothing is sent: a rank that only sends finds nothing in its output.
+                // A rank that only sends has nothing in its output.
                 let data = if receives { data } else { Data { out: Tensor::zeros(0), ..data } };
                 Steps::new(step, data, &words).run(1000)?;
                 Ok(link.close()?)

@@ -2,7 +2,7 @@
 
 use super::Random;
 use crate::ir::Type;
-use crate::ir::scalar::{Bf16, F8E4M3, F8E5M2, F16, Float, Integer, Number, dynamic};
+use crate::ir::scalar::{Arithmetic, Bf16, F8E4M3, F8E5M2, F16, Float, Integer, dynamic};
 
 #[test]
 fn integer_division_is_total() {
@@ -19,20 +19,20 @@ fn integer_division_is_total() {
     check(i16::MIN, -1);
     check(i32::MIN, -1);
     check(i64::MIN, -1);
-    assert_eq!((Number::div(7u8, 0), Integer::rem(7u8, 0), Number::div(200u8, 255)), (0, 7, 0));
-    assert_eq!((Number::div(u64::MAX, 2), Integer::rem(u64::MAX, 10)), (u64::MAX / 2, 5));
-    assert_eq!((Number::div(-7i32, 2), Integer::rem(-7i32, 2)), (-3, -1));
+    assert_eq!((Arithmetic::div(7u8, 0), Integer::rem(7u8, 0), Arithmetic::div(200u8, 255)), (0, 7, 0));
+    assert_eq!((Arithmetic::div(u64::MAX, 2), Integer::rem(u64::MAX, 10)), (u64::MAX / 2, 5));
+    assert_eq!((Arithmetic::div(-7i32, 2), Integer::rem(-7i32, 2)), (-3, -1));
 }
 
 #[test]
 fn integers_wrap() {
-    assert_eq!(Number::add(i8::MAX, 1), i8::MIN);
-    assert_eq!(Number::sub(0u16, 1), u16::MAX);
-    assert_eq!(Number::mul(i64::MAX, 2), -2);
-    assert_eq!((Number::neg(i32::MIN), Number::abs(i32::MIN)), (i32::MIN, i32::MIN));
-    assert_eq!((Number::neg(1u8), Number::abs(200u8)), (255, 200));
-    assert_eq!((Number::min(-1i8, 1), Number::max(-1i8, 1)), (-1, 1));
-    assert_eq!((Number::min(255u8, 1), Number::max(255u8, 1)), (1, 255));
+    assert_eq!(Arithmetic::add(i8::MAX, 1), i8::MIN);
+    assert_eq!(Arithmetic::sub(0u16, 1), u16::MAX);
+    assert_eq!(Arithmetic::mul(i64::MAX, 2), -2);
+    assert_eq!((Arithmetic::neg(i32::MIN), Arithmetic::abs(i32::MIN)), (i32::MIN, i32::MIN));
+    assert_eq!((Arithmetic::neg(1u8), Arithmetic::abs(200u8)), (255, 200));
+    assert_eq!((Arithmetic::min(-1i8, 1), Arithmetic::max(-1i8, 1)), (-1, 1));
+    assert_eq!((Arithmetic::min(255u8, 1), Arithmetic::max(255u8, 1)), (1, 255));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_high_half_of_products() {
 /// Minimum and maximum as a table: NaN loses, then by value, then `-0` before `+0`.
 fn check_order<T: Float>(a: T, b: T, value: impl Fn(T) -> f64) {
     let (x, y) = (value(a), value(b));
-    let (low, high) = (Number::min(a, b).to_bits(), Number::max(a, b).to_bits());
+    let (low, high) = (Arithmetic::min(a, b).to_bits(), Arithmetic::max(a, b).to_bits());
     let (a_bits, b_bits) = (a.to_bits(), b.to_bits());
     match (x.is_nan(), y.is_nan()) {
         (true, true) => assert!([a_bits, b_bits].contains(&low) && [a_bits, b_bits].contains(&high)),

@@ -89,7 +89,7 @@ fn what_is_not_registered_or_outside_is_refused() {
     let (whole, part) = (carriers[0].register(&own).unwrap(), carriers[0].register(&own.part(100, 50)).unwrap());
     let [whole, part] = [whole, part].map(|place| Place::parse(0, &place).unwrap());
     assert_eq!(part, Place { base: whole.base + 100, bytes: 50, ..whole });
-    // As often as it was registered.
+    // The memory is unregistered as often as it was registered.
     let ends = [&own.part(100, 50), &own, &own].map(|memory| carriers[0].unregister(memory));
     assert_eq!(ends, [false, false, true]);
     assert!(carriers[0].write(&write(1, Source::Memory(&own), Target::Region(3), 0)).is_err());

@@ -18,7 +18,7 @@ impl Stranger {
         let domain = Domain::open(Arc::new(provider)).unwrap();
         let mut endpoint = Endpoint::open(&domain, &EndpointOptions::default()).unwrap();
         let peer = endpoint.peers().insert(&card.address).unwrap();
-        // Where the carrier's own rank would be: nobody reads it.
+        // The place of the carrier's own rank, which is never read.
         Stranger { endpoint, to: Remote { peer, address: card.hall.base + 8, key: card.hall.key } }
     }
 }

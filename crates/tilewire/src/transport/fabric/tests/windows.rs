@@ -29,10 +29,10 @@ fn bytes(memory: &Memory) -> Vec<u8> {
     crate::tensor::bytes_of(memory).unwrap()
 }
 
-/// Memory of a user, with something in it.
+/// A user's memory, filled with this value.
 fn input(x: u8) -> Memory {
     let memory = Memory::zeroed_shared(BYTES);
-    // SAFETY: nobody else has a handle of it yet.
+    // SAFETY: there is no other handle of the memory yet.
     unsafe { std::ptr::write_bytes(memory.start().as_ptr(), x, BYTES) };
     memory
 }

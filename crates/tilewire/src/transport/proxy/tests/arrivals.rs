@@ -1,4 +1,4 @@
-//! What a receiver that looks late is told all together: several deliveries for one line, in one poll.
+//! A receiver that polls late gets several deliveries for one line in one poll.
 
 use super::*;
 
@@ -51,8 +51,8 @@ fn arrivals_of_a_later_delivery_before_those_of_an_earlier_one_are_an_error() {
     rig.assert_all_told(1);
 }
 
-/// Rank 0 stores into rank 2's memory, and posts to rank 1, which posts to rank 2. What rank 2 is told covers what rank
-/// 0 stored, although rank 0 posted nothing to it.
+/// Rank 0 stores into rank 2's memory, and posts to rank 1, which posts to rank 2. The notice to rank 2 covers rank 0's
+/// stores, although rank 0 posted nothing to rank 2.
 #[test]
 fn a_notice_that_came_by_another_rank_covers_what_was_stored_before() {
     const TURNS: u64 = 300;
@@ -90,7 +90,7 @@ fn a_notice_that_came_by_another_rank_covers_what_was_stored_before() {
                     until(2, line(1), turn);
                     let is_old = |at: &usize| place(*at).load(Ordering::Relaxed) != turn as u8;
                     old.fetch_add((0..BYTES).filter(is_old).count() as u64, Ordering::Relaxed);
-                    // Then rank 0 may go on.
+                    // Then rank 0 may continue.
                     rig.signal(2, 0, (line(2), turn), NoticeKind::Credit);
                     rig.step(2);
                 }

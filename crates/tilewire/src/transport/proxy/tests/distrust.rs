@@ -50,7 +50,7 @@ fn no_descriptor_writes_outside_of_its_region_and_lines() {
             };
             kinds[kind] += 1;
         }
-        // What arrives is for the receivers to take, or to refuse.
+        // The receivers may take or refuse what arrives.
         (1..RANKS).for_each(|rank| _ = rig.nodes[rank].proxy.step());
         rig.assert_guards();
         for rank in 1..RANKS {

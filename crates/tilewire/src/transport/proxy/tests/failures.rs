@@ -1,4 +1,5 @@
-//! Carriers that fail, keep posts for too long or panic, and transports that break: the proxy stops, and all ranks are told.
+//! Carriers that fail, keep posts for too long or panic, and transports that break: the proxy stops, and all ranks get
+//! the cause.
 
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,4 +1,4 @@
-//! Flushes: a slot of this rank's own moves when what was posted has been read.
+//! Flushes: a slot of the posting rank moves when the sources of its posts have been read.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_flush_waits_for_all_earlier_posts_to_its_peer_and_moves_a_line_of_its_own_r
     rig.step(0);
     assert_eq!((rig.slot(0, 3), net.len()), (1, 0), "nothing was posted, and nothing is sent");
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    // Held, for its line.
+    // The post is held because of its line.
     rig.deliver(0, 1, (8, 8), (0, matched(2), 1));
     flush(1, 4, 1);
     flush(1, 4, 2);

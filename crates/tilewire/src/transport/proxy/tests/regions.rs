@@ -3,7 +3,7 @@
 use super::*;
 use crate::sync::yield_now;
 
-/// The region that rank 1 opens, and bytes beside it that nobody may write.
+/// The region that rank 1 opens, and bytes beside it that must never be written.
 struct Opened {
     all: Memory,
 }
@@ -21,7 +21,7 @@ impl Opened {
 
     fn byte(&self, at: usize) -> &AtomicU8 {
         assert!(at < self.all.bytes());
-        // SAFETY: inside memory that the handle keeps alive; tests touch its bytes by atomics.
+        // SAFETY: the byte is inside memory that the handle keeps alive, and tests touch it only by atomics.
         unsafe { AtomicU8::from_ptr(self.all.start().as_ptr().add(at)) }
     }
 
@@ -29,7 +29,7 @@ impl Opened {
         (0..self.all.bytes()).for_each(|at| self.byte(at).store(x, Ordering::Relaxed));
     }
 
-    /// The bytes of the region that somebody wrote. None beside it are.
+    /// The bytes of the region that were written. Checks that no bytes beside it were.
     fn written(&self) -> Vec<usize> {
         let is_written = |at: &usize| self.byte(*at).load(Ordering::Relaxed) != GUARD_BYTE;
         let written: Vec<usize> = (0..self.all.bytes()).filter(is_written).collect();

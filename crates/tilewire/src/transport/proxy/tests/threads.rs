@@ -1,4 +1,4 @@
-//! A proxy that its rank's thread drives: nobody else steps it here.
+//! Proxies that only their rank's thread drives.
 
 use super::*;
 use crate::transport::doorbell::Doorbell;
@@ -7,8 +7,8 @@ use std::time::Instant;
 /// Proxies with their threads, queues, windows and segments, by rank.
 type Served = (Vec<Arc<Proxy>>, Vec<Queue>, Vec<Memory>, Vec<SegmentSet>, Vec<ProxyThread>);
 
-/// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do on
-/// a bell of their own.
+/// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do
+/// on a bell of their own.
 fn served(rig: Rig) -> Served {
     let Rig { nodes, segments } = rig;
     let (mut proxies, mut queues, mut outboxes) = (Vec::new(), Vec::new(), Vec::new());
@@ -24,7 +24,7 @@ fn served(rig: Rig) -> Served {
 
 fn push_to(queue: &Queue, post: &Posted) {
     let [entries, tickets] = [0, 1].map(|k: usize| queue.memories[k].start().as_ptr());
-    // SAFETY: the memory of a ring.
+    // SAFETY: this is the memory of a ring.
     assert!(unsafe { push(entries, tickets, queue.capacity().unwrap(), &post.words()) });
 }
 
@@ -34,7 +34,7 @@ fn signal_of(line: u64, word: u64) -> Posted {
 }
 
 fn slot_of(segments: &[SegmentSet], rank: usize, line: usize) -> u64 {
-    // SAFETY: inside the segment, aligned, touched by atomics only.
+    // SAFETY: the word is inside the segment, aligned, and touched only by atomics.
     let word = unsafe { AtomicU64::from_ptr(segments[rank].segment(rank).start().as_ptr().add(line * LINE).cast()) };
     word.load(Ordering::Acquire)
 }

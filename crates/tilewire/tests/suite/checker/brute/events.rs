@@ -1,4 +1,5 @@
-//! What a small program can do, as events: each is one access of one party to some bytes. And when two of them conflict.
+//! What a small program can do, as events: each is one access of one party to some bytes. And when two of them
+//! conflict.
 
 use super::program::{Party, Place, Program, Small, Span, Told, Touch, WORDS};
 use std::ops::Range;

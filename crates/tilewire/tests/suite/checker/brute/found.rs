@@ -1,4 +1,5 @@
-//! Small programs that the comparison is about, by hand: what all interleavings show of them, and what the checker says.
+//! Small programs that the comparison is about, by hand: what all interleavings show of them, and what the checker
+//! says.
 
 use super::program::{Party, Place, Program, Small, Touch};
 use super::{MOST_STATES, Reads, Shown, all_interleavings, said};

@@ -1,5 +1,5 @@
-//! Random small programs. They are told as stories: in some order parties touch memory, and where an access must come after one of another
-//! party, a handover between the two is added, mostly. So most programs are almost right.
+//! Random small programs. They are told as stories: in some order parties touch memory, and where an access must come
+//! after one of another party, a handover between the two is added, mostly. So most programs are almost right.
 
 use super::program::{Cut, PACKETS, Party, Place, Program, SLOTS, Small, Span, Told, Touch, WORDS};
 use tilewire::ir::{Access, NoticeKind, Order, Scope};
@@ -327,8 +327,8 @@ impl Story<'_> {
         }
     }
 
-    /// One party touches a word, tells the next, which tells the next, by two slots; the last one touches the word. Some look twice, and some wait
-    /// for a signal before the one that was meant for them.
+    /// One party touches a word, tells the next, which tells the next, by two slots; the last one touches the word.
+    /// Some look twice, and some wait for a signal before the one that was meant for them.
     fn relay(&mut self) {
         let mut chain: Vec<usize> = (0..self.parties.len()).collect();
         (1..chain.len()).for_each(|i| chain.swap(i, self.random.below(i + 1)));

@@ -1,12 +1,13 @@
 //! The checker against all interleavings of small random programs.
 //!
-//! Where it says *decided*, or *sampled* with every schedule run, it must say what all interleavings say. Where it ran some schedules only, a
-//! fault that it reports must be one of some interleaving. `TILEWIRE_CASES` and `TILEWIRE_SEED` say how many programs, and which.
+//! Where it says *decided*, or *sampled* with every schedule run, it must say what all interleavings say. Where it ran
+//! some schedules only, a fault that it reports must be one of some interleaving. `TILEWIRE_CASES` and `TILEWIRE_SEED`
+//! say how many programs, and which.
 //!
-//! What is compared: races, deadlocks, slots with two writers, slots and flags that do not grow, and inputs and outputs that a peer writes. Where
-//! bytes that decide who goes on (slots, packets) have such a fault, the rest of the run depends on the schedule: there both must find
-//! *some* fault. Faults of another kind (a signal that nobody takes, a credit ahead of its data) are not looked for here, and leave out
-//! whatever schedules would have come after them.
+//! What is compared: races, deadlocks, slots with two writers, slots and flags that do not grow, and inputs and outputs
+//! that a peer writes. Where bytes that decide who goes on (slots, packets) have such a fault, the rest of the run
+//! depends on the schedule: there both must find *some* fault. Faults of another kind (a signal that nobody takes, a
+//! credit ahead of its data) are not looked for here, and leave out whatever schedules would have come after them.
 //!
 //! | file | holds |
 //! |---|---|
@@ -91,7 +92,8 @@ fn said(report: &Report) -> Shown {
     }
 }
 
-/// Why what the checker says is wrong, if it is: it must find something where `must` does, and nothing that `may` does not show.
+/// Why what the checker says is wrong, if it is: it must find something where `must` does, and nothing that `may` does
+/// not show.
 fn disagreement(program: &Program, report: &Report, must: &Shown, may: &Shown) -> Option<String> {
     let said = said(report);
     // Stricter than what is shown, where it can be.
@@ -115,14 +117,15 @@ fn disagreement(program: &Program, report: &Report, must: &Shown, may: &Shown) -
     if may.control || may.writers || may.shrinks {
         return None;
     }
-    // Faults with one copy that have the lines of one with all are not said again, and all ops of these programs have the same lines. A write
-    // of what was promised is a race where nothing orders it.
+    // Faults with one copy that have the lines of one with all are not said again, and all ops of these programs have
+    // the same lines. A write of what was promised is a race where nothing orders it.
     let exact = report.is_decided() && !may.promise && program.copies() == 1;
     let wrong = |(_, said, must, may): &&(&str, bool, bool, bool)| *said && !may || exact && *must && !said;
     pairs.iter().find(wrong).map(|(name, said, must, _)| format!("{name}: said {said}, shown {must}"))
 }
 
-/// Whether all order comes from signals that publish, so that races can be judged by who meets whom where slots grow and have one writer.
+/// Whether all order comes from signals that publish, so that races can be judged by who meets whom where slots grow
+/// and have one writer.
 fn meets_are_races(program: &Program) -> bool {
     program.ops().all(|op| match op {
         Small::Plain(touch) => !matches!(touch.at, Place::Slot(_)),

@@ -1,17 +1,18 @@
-//! What is posted, by the rules of the language: every part of a post, and every notice, is something that happens by itself at some time
-//! after the post.
+//! What is posted, by the rules of the language: every part of a post, and every notice, is something that happens by
+//! itself at some time after the post.
 //!
-//! - The bytes of a part are copied when they like: by somebody who knows what the poster knew. Of the poster's own posts that is what was
-//!   over for it, and so it is of its rank's posts to the same peer: what is over was written before.
+//! - The bytes of a part are copied when they like: by somebody who knows what the poster knew. Of the poster's own
+//!   posts that is what was over for it, and so it is of its rank's posts to the same peer: what is over was written
+//!   before.
 //! - A delivery (a notice with bytes) is told when all its parts have arrived.
 //! - A signal (a notice without bytes) is told when all that its party had posted to the peer has arrived.
 //! - A credit is told when it likes.
 //! - A flush is told when all that its party had posted to the peer has been read.
 //! - And each of them only after what the party had posted before for the same slot of the same peer.
 //!
-//! Whoever sets the slot knows what the poster knew, what had to arrive, and what of the poster's posts to the peer was over for it. What is
-//! told is all that, of a credit and a flush only what is over: as by a plain signal or credit. For whoever sets the slot of a flush, the reads
-//! that it waited for are over, and nothing else of them.
+//! Whoever sets the slot knows what the poster knew, what had to arrive, and what of the poster's posts to the peer was
+//! over for it. What is told is all that, of a credit and a flush only what is over: as by a plain signal or credit.
+//! For whoever sets the slot of a flush, the reads that it waited for are over, and nothing else of them.
 
 use super::events::{Events, bytes};
 use super::interleave::Shown;

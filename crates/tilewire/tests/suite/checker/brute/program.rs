@@ -200,8 +200,8 @@ impl Program {
         Ok(Launch { kernels, rings, region, slots })
     }
 
-    /// The same, and parties keep what they load and get, each in a place of its own. Gives the memory of all ranks, which `shared` makes, and that
-    /// of each.
+    /// The same, and parties keep what they load and get, each in a place of its own. Gives the memory of all ranks,
+    /// which `shared` makes, and that of each.
     pub fn trace_recording(&self, shared: &dyn Fn(usize) -> Memory) -> Result<Recording, tilewire::BuildError> {
         self.traced(true, shared, &[])
     }

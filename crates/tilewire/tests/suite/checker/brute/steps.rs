@@ -80,7 +80,8 @@ pub struct State {
     trails: Vec<Trail>,
     /// By slot: those who set it since a plain write, and the last value.
     setters: [(Events, Option<u64>); SLOTS],
-    /// Waits and tests, each with the writes of its slot up to the one that it found: whoever knows the look to be over comes after those.
+    /// Waits and tests, each with the writes of its slot up to the one that it found: whoever knows the look to be over
+    /// comes after those.
     finds: Vec<(usize, Events)>,
     /// By party and slot: the value of its last signal and what it published.
     own_signals: Vec<(u64, Known)>,
@@ -139,8 +140,8 @@ impl<'p> World<'p> {
         state.at[party].op == self.program.parties[party].ops.len()
     }
 
-    /// The steps that a party can take: several only where it gets packets, or finds one of several values. The posts of each
-    /// come after the parties.
+    /// The steps that a party can take: several only where it gets packets, or finds one of several values. The posts
+    /// of each come after the parties.
     pub fn steps(&self, state: &State, party: usize) -> Vec<Step> {
         if let Some(of) = party.checked_sub(self.program.parties.len()) {
             return self.posted_steps(state, of).into_iter().map(|event| Step { party, event, read: 0 }).collect();
@@ -287,8 +288,8 @@ impl<'p> World<'p> {
 
     fn judge(&self, state: &State, known: &Known, event: usize, shown: &mut Shown) {
         let me = &self.events.all[event];
-        // All of a launch is one time: nothing orders the launches of two ranks. The owner of an input need not touch it; of an output what it
-        // touches is promised.
+        // All of a launch is one time: nothing orders the launches of two ranks. The owner of an input need not touch
+        // it; of an output what it touches is promised.
         let of_tensor = |event: &Event| event.bytes == bytes(Place::Tensor) && matches!(event.by, By::Party(_));
         if let Some((owner, access)) = self.program.tensor.filter(|_| of_tensor(me)) {
             let foreign = |event: &Event| event.rank != owner && event.writes();
@@ -444,8 +445,8 @@ impl<'p> World<'p> {
     ) {
         let write = state.slots[slot][read].clone();
         let mut learnt = self.published(&write, event);
-        // A credit publishes nothing, but whoever waits for a signal learns that one's data also when it finds a later credit of the same party.
-        // Whoever waits for a credit, one that comes first and is enough, does not.
+        // A credit publishes nothing, but whoever waits for a signal learns that one's data also when it finds a later
+        // credit of the same party. Whoever waits for a credit, one that comes first and is enough, does not.
         let agrees = |by: usize| self.events.all[by].agrees(&self.events.all[event]);
         // An addition goes on with what a credit before it carries, and is none itself.
         let is_addition = |by: usize| matches!(self.events.all[by].kind, Kind::Atomic(_));

@@ -1,8 +1,8 @@
-//! Programs that are right, of random sizes: parts between neighbours in a ring of ranks, each with roles and memory of its own, over
-//! several launches whose counters go on.
+//! Programs that are right, of random sizes: parts between neighbours in a ring of ranks, each with roles and memory of
+//! its own, over several launches whose counters go on.
 //!
 //! ```text
-//!   pipeline   send ──tail──▶ receive ──head (credit)──▶ send     tiles in `depth` places, each with its counters; copies take turns
+//!   pipeline   send ──tail──▶ receive ──head (credit)──▶ send     tiles in `depth` places; copies take turns
 //!   packets    put  ──flag──▶ get     ──free (credit)──▶ put
 //!   swap       one `each` puts to the next rank and gets from the one before
 //!   chain      rank 0 puts, every other gets in one `each` and puts on in the next

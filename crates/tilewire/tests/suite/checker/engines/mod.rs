@@ -1,5 +1,6 @@
-//! What the checker calls clean runs: on the CPU engine, a thread for each rank and more threads than cores, programs end within a deadline
-//! and leave the evaluator's bytes. `TILEWIRE_CASES` and `TILEWIRE_SEED` say how many programs, and which.
+//! What the checker calls clean runs: on the CPU engine, a thread for each rank and more threads than cores, programs
+//! end within a deadline and leave the evaluator's bytes. `TILEWIRE_CASES` and `TILEWIRE_SEED` say how many programs,
+//! and which.
 //!
 //! | file | programs |
 //! |---|---|
@@ -23,7 +24,8 @@ use tilewire::vm::{self, Prepared};
 use tilewire::{Memory, Traced};
 use tilewire_testkit::random::Random;
 
-/// Where the memory that ranks share comes from: every rank's thread traces the program for itself and takes the same parts in turn.
+/// Where the memory that ranks share comes from: every rank's thread traces the program for itself and takes the same
+/// parts in turn.
 pub struct Room {
     segment: Option<Memory>,
     used: Cell<usize>,
@@ -155,7 +157,8 @@ fn random_programs_that_are_clean_run() {
         if !is_clean(&make(&Room::apart())).0 {
             continue;
         }
-        // What a test or a used atomic finds depends on the schedule: such a program has to end, and its bytes are not known.
+        // What a test or a used atomic finds depends on the schedule: such a program has to end, and its bytes are not
+        // known.
         let determined = program.ops().all(|op| !matches!(op, Small::Test { .. } | Small::Add { then: Some(_), .. }));
         (ran, compared) = (ran + 1, compared + u64::from(determined));
         if let Some(wrong) = disagreement(&make, 3, determined) {

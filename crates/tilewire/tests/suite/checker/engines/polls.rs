@@ -1,5 +1,5 @@
-//! Programs that poll in loops: by an atomic, a load or a test, for another role of the block, another block or another rank. Whoever tells may
-//! be on the thread that polls.
+//! Programs that poll in loops: by an atomic, a load or a test, for another role of the block, another block or another
+//! rank. Whoever tells may be on the thread that polls.
 
 use super::{Case, Make, Room, disagreement, is_clean};
 use std::sync::Arc;

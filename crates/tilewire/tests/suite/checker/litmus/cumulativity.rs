@@ -52,8 +52,8 @@ fn elements_of_one_each_are_not_ordered_and_two_eaches_are() {
 
 #[test]
 fn a_role_barrier_hands_on_what_other_lanes_and_other_ranks_did() {
-    // Rank 0's lanes write, its leader signals. Rank 1's leader waits; its lanes forward, each what another lane's rank 0 wrote. Rank 2 reads
-    // both, in lanes of its own.
+    // Rank 0's lanes write, its leader signals. Rank 1's leader waits; its lanes forward, each what another lane's rank
+    // 0 wrote. Rank 2 reads both, in lanes of its own.
     let s = Shared::new();
     let first = s.rank(|r, bytes, slots, _| {
         r.each(4, |i| bytes.put(0, i * 8, i.cast::<u64>()));

@@ -3,7 +3,8 @@
 use super::Shared;
 use crate::checker::check;
 
-/// Independent reads of independent writes: with a signal for each write and a wait before each read nothing is left to see.
+/// Independent reads of independent writes: with a signal for each write and a wait before each read nothing is left to
+/// see.
 #[test]
 fn iriw_with_signals_is_ordered_and_without_is_not() {
     for ordered in [true, false] {

@@ -1,5 +1,5 @@
-//! Litmus tests, one file for each behaviour: what the stated memory model allows and forbids, in programs of two to four role copies over
-//! shared words.
+//! Litmus tests, one file for each behaviour: what the stated memory model allows and forbids, in programs of two to
+//! four role copies over shared words.
 
 mod atomics;
 mod bulk;

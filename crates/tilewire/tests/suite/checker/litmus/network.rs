@@ -5,7 +5,8 @@ use tilewire::{Memory, Tensor, kernel};
 
 #[test]
 fn network_puts_are_ordered_by_their_signal_only() {
-    // A put is seen after its signal, a second put after that signal is not, and the source is busy until a credit says so.
+    // A put is seen after its signal, a second put after that signal is not, and the source is busy until a credit says
+    // so.
     for (reuse, ok) in [("credited", true), ("at once", false)] {
         let (ring, credits) = ([Memory::zeroed(64), Memory::zeroed(64)], Memory::zeroed(128));
         let (region, slots, source) = (Memory::zeroed(64), Memory::zeroed(128), Memory::zeroed(64));

@@ -1,5 +1,6 @@
-//! Non-temporal stores: around the cache, weakly ordered by the hardware. The language has none of its own: an engine may use them for a large
-//! `each` and fences before whatever publishes. So the model has no row for them: a message large enough to be streamed is judged as any other.
+//! Non-temporal stores: around the cache, weakly ordered by the hardware. The language has none of its own: an engine
+//! may use them for a large `each` and fences before whatever publishes. So the model has no row for them: a message
+//! large enough to be streamed is judged as any other.
 
 use crate::checker::{check, clean, expect};
 use tilewire::vm::{Settings, StorePolicy};

@@ -43,7 +43,8 @@ fn packets_are_credited_like_slots() {
     }
 }
 
-/// An element that waits holds back none with a smaller number: ranks that take their packets in the same order get on, others need not.
+/// An element that waits holds back none with a smaller number: ranks that take their packets in the same order get on,
+/// others need not.
 #[test]
 fn packets_that_are_put_and_got_in_one_each_are_so_in_ascending_order() {
     for ascending in [true, false] {

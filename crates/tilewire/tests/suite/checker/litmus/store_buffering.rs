@@ -1,5 +1,5 @@
-//! Store buffering: each writes its own word, then reads the other's. Plain accesses that nothing orders: two races, whatever a
-//! machine would show.
+//! Store buffering: each writes its own word, then reads the other's. Plain accesses that nothing orders: two races,
+//! whatever a machine would show.
 
 use super::Shared;
 use crate::checker::{check, expect};

@@ -1,4 +1,5 @@
-//! Atomics: those that acquire though nobody looks at their result, those on the bytes of a slot, and those of too small a scope.
+//! Atomics: those that acquire though nobody looks at their result, those on the bytes of a slot, and those of too
+//! small a scope.
 
 use super::Expect::{AnyFault, Fault, NotCalledSafe};
 use super::{Kit, Seen, Shared, check, one};
@@ -39,7 +40,8 @@ seeds! {
     unused_acquire_of_device_scope: NotCalledSafe,
 }
 
-/// One rank puts and then adds, the other adds and then gets. Where the second addition comes first, nothing orders put and get.
+/// One rank puts and then adds, the other adds and then gets. Where the second addition comes first, nothing orders put
+/// and get.
 fn handover(release: Order, acquire: Order, scopes: [Scope; 2]) -> Seen {
     let s = Shared::new();
     let put = line!() + 2;
@@ -260,7 +262,8 @@ fn addition_takes_a_count_back() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Two ranks count in one slot: one sets it to 1, the other adds 1. If the signal comes last, the addition is lost and the slot never is 2.
+/// Two ranks count in one slot: one sets it to 1, the other adds 1. If the signal comes last, the addition is lost and
+/// the slot never is 2.
 fn addition_lost_under_a_signal() -> Seen {
     let s = Shared::new();
     let set = counts(&s, |r, kit, _| r.signal(kit.slots.slot(0, 0), 1));
@@ -271,7 +274,8 @@ fn addition_lost_under_a_signal() -> Seen {
     check(&[vec![set, add, receive]])
 }
 
-/// The receiver looks at the counter by adding 0. It finds the signal in some schedules, and a relaxed look acquires nothing.
+/// The receiver looks at the counter by adding 0. It finds the signal in some schedules, and a relaxed look acquires
+/// nothing.
 fn slot_read_by_a_relaxed_addition() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, _| {
@@ -288,7 +292,8 @@ fn slot_read_by_a_relaxed_addition() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The addition is to the upper four bytes of the slot: the counter becomes 2³², and no wait is for its own signal any more.
+/// The addition is to the upper four bytes of the slot: the counter becomes 2³², and no wait is for its own signal any
+/// more.
 fn addition_to_half_of_a_slot() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, _| {
@@ -317,7 +322,8 @@ fn addition_before_a_smaller_signal() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The sender adds 1 where it should signal 2, and signals 2 later, when the second word is there. The wait for 2 may end before that.
+/// The sender adds 1 where it should signal 2, and signals 2 later, when the second word is there. The wait for 2 may
+/// end before that.
 fn addition_ahead_of_the_next_signal() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, counts| {
@@ -334,8 +340,8 @@ fn addition_ahead_of_the_next_signal() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Every two accesses to the counter are ordered, also those by the addition. But it is the addition that makes it 2, and rank 2 takes that for
-/// the signal of rank 1, which may be still to come.
+/// Every two accesses to the counter are ordered, also those by the addition. But it is the addition that makes it 2,
+/// and rank 2 takes that for the signal of rank 1, which may be still to come.
 fn addition_in_place_of_the_next_signal() -> Seen {
     let s = Shared::new();
     let adds = counts(&s, |r, kit, counts| {
@@ -357,7 +363,8 @@ fn addition_in_place_of_the_next_signal() -> Seen {
     check(&[vec![adds, sends, receives]])
 }
 
-/// The receiver has seen the signal, the sender takes it back and says so, and the receiver waits for it once more: forever.
+/// The receiver has seen the signal, the sender takes it back and says so, and the receiver waits for it once more:
+/// forever.
 fn addition_takes_back_what_was_seen() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, counts| {
@@ -375,7 +382,8 @@ fn addition_takes_back_what_was_seen() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The receiver adds 0 to the counter in order to acquire, and does not look at what it found: the signal may come later.
+/// The receiver adds 0 to the counter in order to acquire, and does not look at what it found: the signal may come
+/// later.
 fn acquire_by_an_addition_to_a_slot() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, _| {
@@ -409,7 +417,8 @@ fn credits_by_relaxed_additions() -> Seen {
     check(&[vec![send, receive(), receive()]])
 }
 
-/// Two parties put and add; the second to add reads what the first put. Right with a scope that has both in it, and wrong with any smaller one.
+/// Two parties put and add; the second to add reads what the first put. Right with a scope that has both in it, and
+/// wrong with any smaller one.
 fn last_one_reads<'t>(r: &RoleCtx<'t>, kit: Kit<'t>, at: i64, scope: Scope) {
     kit.bytes.put(0, at * 8, 1u64);
     let before = kit.words.atomic_add(0, 1u64, Order::AcqRel, scope);
@@ -448,7 +457,8 @@ fn block_scope_between_blocks() -> Seen {
     check(&[vec![blocks]])
 }
 
-/// Additions that are atomic for the lanes of one block only: two blocks may lose one. The signals come after, so nothing else is wrong.
+/// Additions that are atomic for the lanes of one block only: two blocks may lose one. The signals come after, so
+/// nothing else is wrong.
 fn block_scope_counter_of_two_blocks() -> Seen {
     let s = Shared::new();
     let count = s.kernel(|k, kit| {

@@ -1,5 +1,5 @@
-//! What an audit of the mended checker found: later signals that show less, waits that are repeated, roles that poll, memory that its owner
-//! binds and leaves alone. And what it tried in vain.
+//! What an audit of the mended checker found: later signals that show less, waits that are repeated, roles that poll,
+//! memory that its owner binds and leaves alone. And what it tried in vain.
 
 use super::Expect::{AnyFault, Clean, CleanDecided, Fault};
 use super::{Seen, Shared, check, one, plan, settings};
@@ -66,7 +66,8 @@ fn told_by_credit(order: [usize; 4]) -> Seen {
     check(&[order.map(|rank| all[rank].clone()).to_vec()]).at(&[put, get])
 }
 
-/// The same by a proxy: B has seen A's data and posts a bare 2. A posted signal shows what its poster has seen, so C may find either.
+/// The same by a proxy: B has seen A's data and posts a bare 2. A posted signal shows what its poster has seen, so C
+/// may find either.
 fn later_signal_by_proxy() -> Seen {
     later_notice_by_proxy(false)
 }
@@ -201,7 +202,8 @@ fn rank_polls_another() -> Seen {
     check(&[vec![a, b]])
 }
 
-/// The owner binds an output and does not touch it. A peer puts into it during the launch, ordered by signals: so do shipped `direct` transfers.
+/// The owner binds an output and does not touch it. A peer puts into it during the launch, ordered by signals: so do
+/// shipped `direct` transfers.
 fn output_written_by_a_peer_and_left_alone() -> Seen {
     let (y, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(512));
     written_by_peer(y.memory(), &slots, |n| kernel("owner", |k| left_alone(k.output(&y), k, &slots, n)).unwrap())

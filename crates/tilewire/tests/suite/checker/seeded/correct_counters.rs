@@ -238,7 +238,8 @@ fn copies_with_slots_of_their_own() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Four slots and two copies on each side: a copy has the slots of its steps to itself, and credits come back for each slot.
+/// Four slots and two copies on each side: a copy has the slots of its steps to itself, and credits come back for each
+/// slot.
 fn copies_that_serve_a_peer_in_turn() -> Seen {
     let s = Shared::new();
     // TAIL of slot i is counter i, HEAD is counter 4 + i; step g goes through slot g mod 4.

@@ -20,7 +20,8 @@ seeds! {
     credit_that_nobody_needs: CleanDecided,
 }
 
-/// The receiver gives back bytes, not steps: two slots of 16 bytes, so step g may begin when 16 · (g − 1) bytes are free again.
+/// The receiver gives back bytes, not steps: two slots of 16 bytes, so step g may begin when 16 · (g − 1) bytes are
+/// free again.
 fn head_counted_in_bytes() -> Seen {
     let s = Shared::new();
     let launch = |steps: std::ops::Range<i64>| {
@@ -63,7 +64,8 @@ fn head_counted_in_bytes_over_launches() -> Seen {
     check(&[launch(0), launch(1), launch(2)])
 }
 
-/// Two elements in a step, one slot of staging, and a HEAD that counts elements: after step g it is 2 · (g + 1), where TAIL is g + 1.
+/// Two elements in a step, one slot of staging, and a HEAD that counts elements: after step g it is 2 · (g + 1), where
+/// TAIL is g + 1.
 fn head_counted_in_elements() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -156,7 +158,8 @@ fn ready_for_a_peer_that_seldom_sends() -> Seen {
     check(&(0..4).map(launch).collect::<Vec<_>>())
 }
 
-/// A receiver permits three peers to write, each in its place, and waits for all of them. READY publishes nothing, so it is a credit.
+/// A receiver permits three peers to write, each in its place, and waits for all of them. READY publishes nothing, so
+/// it is a credit.
 fn ready(launches: i64) -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {

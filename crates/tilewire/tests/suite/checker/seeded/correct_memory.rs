@@ -34,8 +34,8 @@ seeds! {
     scratch_of_the_same_name_in_every_block: CleanDecided,
 }
 
-/// A flag made of an atomic, as other languages have it: polled by adding 0 until somebody adds 1. The data comes before the release and is read
-/// after the acquire. Polling forever is no schedule: the others run, too.
+/// A flag made of an atomic, as other languages have it: polled by adding 0 until somebody adds 1. The data comes
+/// before the release and is read after the acquire. Polling forever is no schedule: the others run, too.
 fn spin<'t>(r: &RoleCtx<'t>, kit: Kit<'t>, order: Order, scope: Scope) {
     r.while_(|| kit.words.atomic_add(0, 0u64, order, scope).eq(0), || {});
     kit.out.store(0, kit.bytes.get::<u64>(0, 0));
@@ -166,7 +166,8 @@ fn packets_for_the_next_launch_and_after_the_last() -> Seen {
     check_with(&[launch(0), launch(1), launch(2)], &Settings { across_launches: true, ..settings() })
 }
 
-/// One rank answers each packet as it comes, in one `each` that gets before it puts. The other puts all before it gets any.
+/// One rank answers each packet as it comes, in one `each` that gets before it puts. The other puts all before it gets
+/// any.
 fn packets_that_are_echoed() -> Seen {
     let s = Shared::new();
     let ask = s.try_rank(|r, kit| {

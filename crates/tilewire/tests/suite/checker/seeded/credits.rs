@@ -22,7 +22,8 @@ seeds! {
     credit_of_a_block_for_all_blocks: Fault("race"),
 }
 
-/// A sender of so many steps through one slot: HEAD is slot 1, TAIL is slot 0. Before step g it waits for `waits(g)` steps to be given back.
+/// A sender of so many steps through one slot: HEAD is slot 1, TAIL is slot 0. Before step g it waits for `waits(g)`
+/// steps to be given back.
 fn sender(s: &Shared, steps: i64, waits: fn(i64) -> i64) -> Traced {
     s.rank(move |r, kit| {
         for step in 0..steps {
@@ -199,7 +200,8 @@ fn credit_answers_with_data() -> Seen {
     check(&[vec![ask, answer]])
 }
 
-/// Launch 0 has two slots of 16 bytes, at 0 and 16; the sender of launch 1 waits for the first of them only and writes `bytes` at `offset`.
+/// Launch 0 has two slots of 16 bytes, at 0 and 16; the sender of launch 1 waits for the first of them only and writes
+/// `bytes` at `offset`.
 fn undrained(offset: i64, words: i64) -> Seen {
     let s = Shared::new();
     let small = vec![

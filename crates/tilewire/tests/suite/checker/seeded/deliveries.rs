@@ -268,7 +268,8 @@ fn deliveries_round_three_ranks() -> Seen {
     net.check(&[(0..3).map(rank).collect()])
 }
 
-/// Rank 0 delivers to rank 1, which delivers to rank 2, which reads what rank 0 put at rank 1. (The two are near each other.)
+/// Rank 0 delivers to rank 1, which delivers to rank 2, which reads what rank 0 put at rank 1. (The two are near each
+/// other.)
 fn delivery_shows_what_its_poster_saw() -> Seen {
     let net = Net::new(3);
     let send = net.rank(0, |r, kit| {
@@ -333,7 +334,8 @@ fn delivery_taken_for_another() -> Seen {
     another_slot(false)
 }
 
-/// A credit has said that the first delivery is over. So the second notice to that peer comes after it, for every role there.
+/// A credit has said that the first delivery is over. So the second notice to that peer comes after it, for every role
+/// there.
 fn delivery_shows_a_post_that_is_over() -> Seen {
     let net = Net::new(2);
     let send = net.rank(0, |r, kit| {

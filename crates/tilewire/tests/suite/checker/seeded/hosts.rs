@@ -1,5 +1,5 @@
-//! Tensors of one rank that another reaches by plain loads and stores. Between launches the owner's host rewrites every input and reads every
-//! output, so the owner's kernel must know that the peer is done.
+//! Tensors of one rank that another reaches by plain loads and stores. Between launches the owner's host rewrites every
+//! input and reads every output, so the owner's kernel must know that the peer is done.
 
 use super::Expect::{AnyFault, Fault};
 use super::{Seen, check, one};

@@ -1,7 +1,9 @@
-//! Seeded programs: small kernels whose right verdict follows from the documentation of the language alone. Their author did
-//! not read the checker's algorithms, but saw its reports: these showed mistakes in some programs and led to further ones.
+//! Seeded programs: small kernels whose right verdict follows from the documentation of the language alone. Their
+//! author did not read the checker's algorithms, but saw its reports: these showed mistakes in some programs and led to
+//! further ones.
 //!
-//! Bugs must be found. Programs that are correct, if unusual, must pass. A program that the checker judges wrongly stands in [`MISJUDGED`].
+//! Bugs must be found. Programs that are correct, if unusual, must pass. A program that the checker judges wrongly
+//! stands in [`MISJUDGED`].
 //!
 //! | file | holds |
 //! |---|---|
@@ -78,8 +80,8 @@ enum Expect {
     AnyFault,
     /// As `AnyFault`, or an error when the kernel is built.
     FaultOrRefused,
-    /// The program is wrong in a schedule that a run need not meet: the report may miss it, but must say neither *decided* nor *every
-    /// schedule run* and then *clean*.
+    /// The program is wrong in a schedule that a run need not meet: the report may miss it, but must say neither
+    /// *decided* nor *every schedule run* and then *clean*.
     NotCalledSafe,
     /// No fault, decided or sampled.
     Clean,
@@ -142,7 +144,8 @@ impl From<Report> for Seen {
     }
 }
 
-/// What a program runs under. A run of these programs takes fewer than a thousand steps, so one that polls forever ends soon.
+/// What a program runs under. A run of these programs takes fewer than a thousand steps, so one that polls forever ends
+/// soon.
 fn settings() -> Settings {
     Settings { step_limit: 20_000, ..Settings::default() }
 }

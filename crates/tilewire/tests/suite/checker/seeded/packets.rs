@@ -1,4 +1,5 @@
-//! Packets: an `each` that gets before it puts, flags used again, packets overwritten too early, and packets taken for signals.
+//! Packets: an `each` that gets before it puts, flags used again, packets overwritten too early, and packets taken for
+//! signals.
 
 use super::Expect::{AnyFault, Fault, FaultOrRefused};
 use super::{Kit, Seen, Shared, check, check_built};
@@ -276,7 +277,8 @@ fn packet_as_release_of_a_counter_of_words() -> Seen {
     check(&[vec![sends, takes]]).at(&[store, load])
 }
 
-/// The receiver of the second launch asks for the flag of the first. It finds it if the sender is slow, and hangs if the sender is fast.
+/// The receiver of the second launch asks for the flag of the first. It finds it if the sender is slow, and hangs if
+/// the sender is fast.
 fn packet_taken_twice_across_launches() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {

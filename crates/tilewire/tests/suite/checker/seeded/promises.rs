@@ -1,5 +1,6 @@
-//! Inputs and outputs that somebody else writes during the launch. Nobody writes an input ([`Access::In`]), and only plain stores of its own kernel
-//! write an output ([`Access::Out`]): engines may read them early, or around the caches. So these are faults though every access is signalled.
+//! Inputs and outputs that somebody else writes during the launch. Nobody writes an input ([`Access::In`]), and only
+//! plain stores of its own kernel write an output ([`Access::Out`]): engines may read them early, or around the caches.
+//! So these are faults though every access is signalled.
 
 use super::Expect::{AnyFault, CleanDecided};
 use super::{Seen, check, one};
@@ -18,7 +19,8 @@ seeds! {
     slice_of_an_input_a_peer_writes: AnyFault,
     captured_tensor_put_by_a_peer: AnyFault,
     banked_input_put_by_a_peer: AnyFault,
-    // What one kernel has under two names, and writes, is bound as read and written under both: the promise is one of other kernels.
+    // What one kernel has under two names, and writes, is bound as read and written under both: the promise is one of
+    // other kernels.
     input_written_under_another_name: CleanDecided,
     input_written_by_another_role: CleanDecided,
     input_written_by_another_block: CleanDecided,

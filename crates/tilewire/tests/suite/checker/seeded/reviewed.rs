@@ -1,5 +1,5 @@
-//! What a review of the model found: signals that show less than those before them, weaker memory than interleavings, packets of other
-//! elements, proxies, hosts.
+//! What a review of the model found: signals that show less than those before them, weaker memory than interleavings,
+//! packets of other elements, proxies, hosts.
 
 use super::Expect::*;
 use super::{Seen, Shared, check, one, plan, settings};
@@ -211,7 +211,8 @@ fn bulk_overlaps() -> Seen {
     check(&[vec![k]])
 }
 
-/// Store buffering: release stores and acquire loads of two slots. Both tests may fail on any machine with store buffers.
+/// Store buffering: release stores and acquire loads of two slots. Both tests may fail on any machine with store
+/// buffers.
 fn dekker_tests() -> Seen {
     let s = Shared::new();
     let side = |mine: i64, theirs: i64| {
@@ -402,8 +403,8 @@ fn stream_resets_slot() -> Seen {
     plan.verify(&settings()).into()
 }
 
-/// The wait for 1 may find 2, a credit of the same role copy: a relaxed store that follows a release of the same thread to the same place shows what
-/// the release showed.
+/// The wait for 1 may find 2, a credit of the same role copy: a relaxed store that follows a release of the same thread
+/// to the same place shows what the release showed.
 fn credit_over_data() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -439,7 +440,8 @@ fn later_signal_knows_less() -> Seen {
     check(&[vec![a, b, c]])
 }
 
-/// As above, with the proxy's signal as the later one. It shows what its poster did, so it shows what the earlier signal shows.
+/// As above, with the proxy's signal as the later one. It shows what its poster did, so it shows what the earlier
+/// signal shows.
 fn post_signal_over_signal() -> Seen {
     post_over_signal(false)
 }

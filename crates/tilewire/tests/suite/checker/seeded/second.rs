@@ -1,4 +1,5 @@
-//! What a second review found: packets under plain writes, atomics of elements, posts to several peers, memory that is weaker than interleavings.
+//! What a second review found: packets under plain writes, atomics of elements, posts to several peers, memory that is
+//! weaker than interleavings.
 
 use super::Expect::*;
 use super::{Seen, Shared, check, one, plan, settings};
@@ -300,8 +301,9 @@ fn mp_credit_acquire() -> Seen {
     });
     check(&[vec![a, b]])
 }
-/// Rank 0 posts to rank 1, hears that it came, then tells rank 2 over the network. If rank 1 signalled, rank 0 has seen the data at rank 1,
-/// and its notice shows that to rank 2. If rank 1 gave a credit, it has not, and the notice covers only what was posted to rank 2.
+/// Rank 0 posts to rank 1, hears that it came, then tells rank 2 over the network. If rank 1 signalled, rank 0 has seen
+/// the data at rank 1, and its notice shows that to rank 2. If rank 1 gave a credit, it has not, and the notice covers
+/// only what was posted to rank 2.
 fn lanes(post: bool, credit: bool) -> Seen {
     let (ring, source, r1, r2, s1, s2, ack) = (
         Memory::zeroed(64),

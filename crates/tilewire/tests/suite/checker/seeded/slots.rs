@@ -197,8 +197,8 @@ fn role_waits_for_the_signal_of_another() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Everybody writes a word, meets the others, and reads all words; then everybody meets again, so that the next launch may write.
-/// `value(launch)` is what the first barrier waits for, and is `2 * launch + 1` if right.
+/// Everybody writes a word, meets the others, and reads all words; then everybody meets again, so that the next launch
+/// may write. `value(launch)` is what the first barrier waits for, and is `2 * launch + 1` if right.
 fn barriers(value: fn(i64) -> i64) -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {

@@ -1,5 +1,5 @@
-//! What a third review found: signals of the value that a counter holds at first, atomics on slots before signals of data and credits, inputs of
-//! no length.
+//! What a third review found: signals of the value that a counter holds at first, atomics on slots before signals of
+//! data and credits, inputs of no length.
 
 use super::Expect::{Clean, CleanDecided, Fault};
 use super::{Kit, Seen, Shared, check, one};

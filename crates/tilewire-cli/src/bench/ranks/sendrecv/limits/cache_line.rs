@@ -1,4 +1,4 @@
-//! One word that goes back and forth: no message can be faster.
+//! One word that travels back and forth. No message can be faster.
 
 use crate::bench::ranks::sendrecv::messages::{Half, Payload};
 use crate::bench::ranks::words::Word;

@@ -66,7 +66,7 @@ pub struct Buffers<'l> {
     pub private: Payload,
     /// Memory that the other rank can reach.
     pub sources: Window<u64>,
-    /// The same, to receive into.
+    /// More memory that the other rank can reach, to receive into.
     pub targets: Window<u64>,
 }
 
@@ -144,8 +144,8 @@ impl<'l> Buffers<'l> {
         self.copies().map(|copy| self.one_copy_side(Limit::OneCopy, copy, Share::Sender)).collect()
     }
 
-    /// One copy, half by each rank, in several forms. Not a limit to judge others by: the receiver finds its half of a
-    /// repeated message in its own cache, except for the words that changed.
+    /// One copy, half by each rank, in several forms. It is not a limit for judging others: the receiver finds its half
+    /// of a repeated message in its own cache, except for the words that changed.
     pub fn half_each(&self) -> Vec<Side<'l>> {
         self.copies().map(|copy| self.one_copy_side(Limit::HalfEach, copy, Share::Halves)).collect()
     }
