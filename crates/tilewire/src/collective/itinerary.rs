@@ -62,7 +62,6 @@ pub(super) struct Itinerary {
 }
 
 /// The work to be done.
-#[expect(clippy::large_enum_variant, reason = "there is one for each plan")]
 pub(super) enum Work {
     /// Hooks over a whole tensor. Each block has a share of its rows, or of its elements.
     Map { blocks: usize, share: usize },
