@@ -372,7 +372,7 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
 fn checked((start, count): (i64, i64)) -> (Vec<Posted>, Vec<u64>) {
     let (source, ring) = (HostMemory::zeroed(100), Ring::new(2));
     let traced = kernel("span", |k| {
-        let (queue, source) = (k.queue("wire", ring.queue(9)), k.region("source", &[source.clone()]));
+        let (queue, source) = (k.queue("wire", ring.queue(9)), k.region("source", std::slice::from_ref(&source)));
         k.role("main", 2).run(|r| {
             // Unknown while tracing, as the block is.
             r.post(queue, 1, source.bank(0).part(r.block() + start, 1), 0, r.block() + count);

@@ -189,7 +189,8 @@ impl<T: Element> Guarded<T> {
         let row = whole.slice(left..left + cols);
         row.copy_from(&elements[..cols]);
         let tensor = row.strided(rows, cols, 0).expect("a row");
-        Guarded { whole, tensor, inside: vec![left..left + cols] }
+        let inside = std::iter::once(left..left + cols).collect();
+        Guarded { whole, tensor, inside }
     }
 
     fn new((rows, cols): (usize, usize), place: Place) -> Guarded<T> {
