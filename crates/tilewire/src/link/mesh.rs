@@ -1,9 +1,13 @@
 //! The transport of domains that are joined by posts. Within a domain, ranks map each other's memory.
 
+mod agreement;
 mod domains;
 mod far;
+mod half;
+mod near;
 #[cfg(feature = "fabric")]
 mod network;
+mod windows;
 
 use super::window::{WindowCall, WindowParts};
 use super::{Machine, PostFrom, ShmOptions, ShmTransport, Transport};
@@ -15,18 +19,23 @@ use crate::cuda::Seat;
 use crate::tensor::{Memory, Queue};
 #[cfg(feature = "fabric")]
 use crate::transport::fabric::{Choice, FabricOptions as NetworkOptions};
-use crate::transport::layout::{Geometry, LINE, Layout};
-use crate::transport::proxy::{
-    Carrier, Event, LoopCarrier, LoopEnd, MOST_LINES, PostedRegion, PostedSource, PostedTo, Proxy, ProxyError,
-    ProxyParts, ProxyThread, Write,
-};
-use crate::transport::rendezvous::{Parameters, Shared};
+#[cfg(test)]
+use crate::transport::proxy::Carrier;
+use crate::transport::proxy::{LoopCarrier, LoopEnd, PostedSource, Proxy, ProxyThread};
+use crate::transport::rendezvous::Shared;
 use crate::transport::{
-    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, SegmentSet, Ticket,
+    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket,
     TransportError, World,
 };
-use domains::{are_apart, check, domain_of, found};
-use far::{FarMemory, FarPeer, lines_of, sent_lines};
+use agreement::agreed;
+#[cfg(feature = "cuda")]
+use agreement::{objections, reaches_place};
+#[cfg(feature = "cuda")]
+use domains::check;
+use domains::{are_apart, domain_of};
+use far::{FarMemory, FarPeer};
+use half::Half;
+use near::Near;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +65,6 @@ pub struct MeshOptions<S = ShmOptions> {
     pub network: NetworkOptions,
 }
 
-/// The most descriptors of a ring, which then has 64 MiB.
-const MOST_DESCRIPTORS: usize = 1 << 20;
 /// The default number of descriptors.
 const DESCRIPTORS: usize = 1024;
 
@@ -116,56 +123,6 @@ enum Joint {
     None,
     #[cfg(feature = "fabric")]
     Network(network::Chosen),
-}
-
-/// The transport within domains. It spans the whole world: the tickets, status lines and abort words of far peers are
-/// in it, too. Kernels use none of its memory to reach far peers.
-enum Near {
-    Shm(Box<ShmTransport>),
-    #[cfg(feature = "cuda")]
-    Nvl(Box<NvlTransport>),
-}
-
-impl Near {
-    fn transport(&self) -> &dyn Transport {
-        match self {
-            Near::Shm(near) => &**near,
-            #[cfg(feature = "cuda")]
-            Near::Nvl(near) => &**near,
-        }
-    }
-
-    fn layout(&self) -> &Layout {
-        match self {
-            Near::Shm(near) => near.layout(),
-            #[cfg(feature = "cuda")]
-            Near::Nvl(near) => near.layout(),
-        }
-    }
-
-    /// The segments with abort words and doorbells.
-    fn control(&self) -> &SegmentSet {
-        match self {
-            Near::Shm(near) => near.segments(),
-            #[cfg(feature = "cuda")]
-            Near::Nvl(near) => near.control(),
-        }
-    }
-
-    fn close(self) -> Result<(), TransportError> {
-        match self {
-            Near::Shm(near) => near.close(),
-            #[cfg(feature = "cuda")]
-            Near::Nvl(near) => near.close(),
-        }
-    }
-}
-
-/// The parts of a transport that a rank makes before the domains are joined.
-struct Half {
-    near: Near,
-    domains: Vec<Vec<u32>>,
-    far: FarMemory,
 }
 
 impl MeshTransport {
@@ -272,41 +229,6 @@ impl MeshTransport {
         self.door.proxy().expect("a mesh has a proxy")
     }
 
-    /// Registers a window with this rank's proxy and carrier, under a number that is the same on all ranks. Collective.
-    fn region(&self, world: &Shared, parts: &WindowParts) -> Result<PostedRegion, TransportError> {
-        let (proxy, deadline) = (self.proxy(), world.deadline());
-        // The new number is one that no rank uses, neither for a window of its own nor for posts to one.
-        let mine = proxy.regions().map_err(TransportError::from);
-        let list = |used: &[u16]| used.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
-        let said = Parameters::new("window regions")
-            .with("used", mine.as_deref().map(list).unwrap_or_default())
-            .object(mine.err())
-            .agree(world, &["used"], deadline)?;
-        let used = said.iter().filter_map(|values| values.last()).flat_map(|used| used.split(' '));
-        let used: Vec<u16> = used.filter_map(|number| number.parse().ok()).collect();
-        let number = (1..=u16::MAX).find(|number| !used.contains(number)).ok_or(TransportError::TooManyWindows);
-        let far =
-            |(rank, memory): (Rank, &Option<Memory>)| memory.as_ref().filter(|_| self.is_far(rank)).map(Memory::bytes);
-        let bytes = Rank::all(self.world_size()).zip(&parts.peers).map(far).collect();
-        let own = parts.peers[self.rank().index()].as_ref().expect("a rank reaches itself");
-        let region = number.and_then(|number| Ok(PostedRegion::register(proxy, &self.queue, number, own, bytes)?));
-        // This is also a barrier: no rank posts to a peer that does not have the region yet.
-        let region = world.all_have("window regions", region, deadline)?;
-        let place = region.place()?;
-        // All carriers of a world are of one kind, so either all need places or none does.
-        if !place.is_empty() {
-            let hex = place.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-            let said = Parameters::new("window places").with("place", hex).agree(world, &[], deadline)?;
-            let byte = |hex: &str, at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
-            let bytes = |hex: &String| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect::<Option<Vec<u8>>>();
-            // A malformed place becomes empty here, and the carrier refuses it.
-            let places: Vec<Vec<u8>> =
-                said.iter().map(|said| said.last().and_then(bytes).unwrap_or_default()).collect();
-            region.reach(&places)?;
-        }
-        Ok(region)
-    }
-
     /// The number of bytes that have arrived at this rank by posts. Over a network, the number of bytes that this rank
     /// has sent.
     pub fn carried_bytes(&self) -> u64 {
@@ -363,167 +285,6 @@ impl MeshTransport {
         let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));
         half.over(carrier, Joint::Loop(ends), false)
     }
-}
-
-impl Half {
-    fn rank(&self) -> Rank {
-        self.near.transport().rank()
-    }
-
-    fn end(&self) -> LoopEnd {
-        LoopEnd::new(self.far.targets(), self.far.bell.clone())
-    }
-
-    /// Joins the domains. Collective.
-    fn meet<S>(self, world: &Shared, options: &MeshOptions<S>) -> Result<MeshTransport, TransportError> {
-        if !world.are_threads() {
-            if self.domains.len() == 1 {
-                return self.over(Box::new(Nowhere), Joint::None, false);
-            }
-            #[cfg(feature = "fabric")]
-            return network::join(self, world, &options.network);
-            #[cfg(not(feature = "fabric"))]
-            return Err(TransportError::NoNetwork);
-        }
-        let ends = world.show("mesh", Arc::new(self.end()), world.deadline())?.expect("ranks are threads");
-        let carrier = LoopCarrier::new(self.rank().index(), ends.clone(), options.seed);
-        self.over(Box::new(carrier), Joint::Loop(ends), options.thread)
-    }
-
-    /// Makes the transport over a carrier. `thread` gives the proxy a thread even if the ranks are on CPUs.
-    fn over(self, carrier: Box<dyn Carrier>, joint: Joint, thread: bool) -> Result<MeshTransport, TransportError> {
-        let (me, Half { near, domains, far }) = (self.rank(), self);
-        let (layout, control, ranks) = (near.layout(), near.control(), near.transport().world_size());
-        let is_far = |peer: Rank| far.peers[peer.index()].is_some();
-        let (queue, sources, segment) = (far.ring.queue(0), far.outboxes(), far.lines.clone());
-        let to = |peer: Rank| {
-            let regions = vec![Some(layout.geometry().per_peer_bytes as u64)];
-            is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
-        };
-        let proxy = Proxy::new(ProxyParts {
-            rank: me.index(),
-            carrier,
-            peers: Rank::all(ranks).map(to).collect(),
-            sources,
-            segment,
-            inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(|peer| lines_of(layout, peer)).collect(),
-            flushed: vec![sent_lines(layout)],
-            doorbell: far.bell.clone(),
-            aborts: control.aborts(),
-            ring: far.ring,
-        });
-        let door = near.transport().door().expect("both have a door").clone();
-        let departures = door.departures().filter(|_| !matches!(joint, Joint::Loop(_))).cloned();
-        let proxy = Arc::new(match departures {
-            Some(departures) => proxy.with_departures(departures),
-            None => proxy,
-        });
-        let (on_gpu, has_far) = (near.transport().seat().is_some(), far.peers.iter().any(Option::is_some));
-        #[cfg(feature = "cuda")]
-        if let Near::Nvl(near) = &near {
-            near.post_by(&proxy);
-        }
-        let thread = match has_far && (thread || on_gpu) {
-            // On a CPU, waiting threads sleep on the rank's doorbell. The proxy's thread must not sleep there, because
-            // each signal of a near peer would wake it.
-            true if on_gpu => Some(ProxyThread::start(&proxy, far.bell)?),
-            // Arrivals from a network ring no bell, so the thread polls.
-            true => Some(ProxyThread::start_alone(&proxy, !matches!(joint, Joint::Loop(_)))?),
-            false => None,
-        };
-        let door = door.with_proxy(proxy);
-        Ok(MeshTransport { thread, near, domains, far: far.peers, lines: far.lines, queue, door, joint })
-    }
-}
-
-/// The carrier of ranks that have no far peers.
-struct Nowhere;
-
-impl Carrier for Nowhere {
-    fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
-        Err(ProxyError::Peer { peer: write.peer })
-    }
-
-    fn open(&mut self, _: u16, _: &Memory, _: &[usize]) -> Result<(), ProxyError> {
-        Ok(())
-    }
-
-    fn close(&mut self, _: u16) {}
-
-    fn reads(&self, _: &Memory) -> bool {
-        false
-    }
-
-    fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
-        Ok(())
-    }
-}
-
-/// True if kernels of a device reach the memory of a rank at this place.
-#[cfg(feature = "cuda")]
-fn reaches_place(device: &Arc<Device>, other: &domains::Place) -> Result<bool, TransportError> {
-    if other.device == device.uuid() {
-        return Ok(true);
-    }
-    // This path, for several devices of one process, has never been run.
-    let ordinal = other.ordinal.parse().ok().filter(|_| other.is_in_this_process());
-    let peer = ordinal.map(Device::open).transpose()?;
-    Ok(peer.map(|peer| device.reaches(&peer)).transpose()?.unwrap_or(false))
-}
-
-/// Agrees on the options, and on the domains if they are given or must be found. `finds` has the number and name of
-/// this rank's device, and a closure that says whether this rank's kernels reach another rank's memory. Collective.
-fn agreed<S: fmt::Debug>(
-    world: &Shared,
-    options: &MeshOptions<S>,
-    engine: &'static str,
-    geometry: Geometry,
-    finds: Option<((String, String), impl Fn(&domains::Place, &domains::Place) -> Result<bool, TransportError>)>,
-) -> Result<Vec<Vec<u32>>, TransportError> {
-    let ranks = world.size();
-    let objection = (options.domains.as_ref().and_then(|given| check(given, ranks).err()))
-        .or_else(|| (!world.are_threads() && engine == "gpu").then(not_threads))
-        .or_else(|| objections(options, geometry));
-    Parameters::new("mesh")
-        .with("engine", engine)
-        .with("domains", format!("{:?}", options.domains))
-        .with("ring", format!("{:?}", options.ring))
-        .with("seed", format!("{:?}", options.seed))
-        .object(objection)
-        .agree(world, &[], world.deadline())?;
-    match (&options.domains, finds) {
-        (Some(given), _) => Ok(given.clone()),
-        (None, Some((device, reaches))) => found(world, device, reaches),
-        (None, None) => Ok(Vec::new()),
-    }
-}
-
-fn objections<S>(options: &MeshOptions<S>, geometry: Geometry) -> Option<TransportError> {
-    too_many_lines(geometry).or_else(|| options.ring.and_then(bad_ring))
-}
-
-fn not_threads() -> TransportError {
-    let what = "a mesh of GPU ranks works only among threads of one process: use World::threads".to_string();
-    TransportError::Peer { rank: Rank::new(0), what }
-}
-
-fn bad_ring(ring: usize) -> Option<TransportError> {
-    let expected = format!("1 to {MOST_DESCRIPTORS} descriptors");
-    let is_good = (1..=MOST_DESCRIPTORS).contains(&ring);
-    (!is_good).then_some(TransportError::BadOption { option: "ring", value: ring, expected })
-}
-
-/// The error for a geometry with more control lines than a notice can name in its 20 bits.
-fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
-    let layout = Layout::new(geometry)?;
-    let lines = layout.lines().len() / LINE;
-    (lines > MOST_LINES).then(|| TransportError::BadOption {
-        option: "max_slots",
-        value: geometry.max_slots,
-        expected: format!(
-            "so small (or max_blocks_per_peer so small) that a rank has at most {MOST_LINES} control lines; it has {lines}"
-        ),
-    })
 }
 
 impl Transport for MeshTransport {
