@@ -9,6 +9,9 @@ use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
+/// The most keys that are tried for one region.
+const MOST_KEYS: u64 = 64;
+
 /// An opened provider. Clones are handles of the same domain. It is closed when the last handle is dropped, and the
 /// last region and endpoint of it.
 #[derive(Clone)]
@@ -63,18 +66,13 @@ impl Domain {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Region, FabricError> {
         let provider = self.provider();
-        let chosen = match provider.key_bytes() {
-            _ if !provider.has_chosen_keys() => 0,
-            small @ 1..8 => key & ((1 << (8 * small)) - 1),
-            _ => key,
-        };
         let place = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: bytes };
         let mut attr = sys::Roomy::new(sys::MrAttr {
             mr_iov: &place,
             iov_count: 1,
             access: sys::WRITE | sys::READ | sys::REMOTE_WRITE | sys::REMOTE_READ,
             offset: 0,
-            requested_key: chosen,
+            requested_key: 0,
             context: null_mut(),
             auth_key_size: 0,
             auth_key: null_mut(),
@@ -82,16 +80,44 @@ impl Domain {
             device: 0,
         });
         let mut region = null_mut();
-        // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is
-        // valid as the caller promises, since `keep` lives in the region.
-        let result = unsafe {
-            ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), 0, &mut region)
-        };
+        let mut result = 0;
+        for attempt in 0..MOST_KEYS {
+            attr.known.requested_key = key_at(provider, key, attempt);
+            // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is
+            // valid as the caller promises, since `keep` lives in the region.
+            result = unsafe {
+                ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), 0, &mut region)
+            };
+            if result != -sys::ENOKEY || !provider.has_chosen_keys() {
+                break;
+            }
+            // Another region has this key. Keys of few bytes collide even if they are random.
+        }
         provider.check("fi_mr_regattr", result)?;
         // SAFETY: the call has filled it.
         let key = unsafe { (*region).key };
         let base = if provider.has_virtual_addresses() { start.as_ptr() as u64 } else { 0 };
         Ok(Region(Arc::new(Registered { region, start, bytes, key, base, domain: self.clone(), keep })))
+    }
+}
+
+/// The key that is tried for a region at this attempt: first the caller's, and then numbers that look random and follow
+/// from it.
+fn key_at(provider: &Provider, key: u64, attempt: u64) -> u64 {
+    let mixed = match attempt {
+        0 => key,
+        // The output function of SplitMix64: keys of neighbouring attempts share no bits.
+        _ => {
+            let state = key.wrapping_add(attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ mixed >> 31
+        }
+    };
+    match provider.key_bytes() {
+        _ if !provider.has_chosen_keys() => 0,
+        small @ 1..8 => mixed & ((1 << (8 * small)) - 1),
+        _ => mixed,
     }
 }
 

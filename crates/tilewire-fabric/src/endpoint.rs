@@ -147,6 +147,14 @@ impl Endpoint {
             let ops = &*(*fid).ops;
             provider.check("fi_ep_bind", (ops.bind)(fid, made.peers.fid(), 0))?;
             provider.check("fi_ep_bind", (ops.bind)(fid, made.queue.fid(), sys::TRANSMIT | sys::RECV))?;
+            // efa would send to ranks of this host through shared memory of its own, which is another path than the one
+            // that a trial tries, and would call CUDA in threads that do not expect it. Providers that do not know an
+            // option refuse it, and need none.
+            for option in [sys::OPT_SHARED_MEMORY_PERMITTED, sys::OPT_CUDA_API_PERMITTED] {
+                let permitted = false;
+                let value = (&raw const permitted).cast();
+                _ = ((*(*made.endpoint).ops).setopt)(fid, sys::OPT_ENDPOINT, option, value, size_of::<bool>());
+            }
             provider.check("fi_enable", (ops.control)(fid, sys::ENABLE, null_mut()))?;
             let mut address = vec![0u8; MOST_ADDRESS];
             let mut bytes = address.len();
@@ -162,7 +170,8 @@ impl Endpoint {
 
     /// Registers memory, for writes of peers that know its key, and as the source of writes of this end. `key` is the
     /// key that peers will need, if the provider lets the caller choose (see [`Provider::has_chosen_keys`]); choose it
-    /// at random.
+    /// at random. If another region of the domain has the key, the region gets another one:
+    /// [`Region::key`](crate::Region::key) says which.
     ///
     /// The memory stays registered until the last handle of the region is dropped and the writes from it are complete.
     /// Then `keep` is dropped. Drop regions before their endpoint, because some providers close only in that order.

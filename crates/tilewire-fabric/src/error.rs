@@ -134,7 +134,8 @@ impl fmt::Display for FabricError {
             FabricError::Address { provider, bytes } => {
                 write!(
                     f,
-                    "an address of {bytes} bytes cannot be one of provider {provider}: do both ends use the same provider?"
+                    "an address of {bytes} bytes cannot be one of provider {provider}: do both ends use the same provider, \
+                     and both IPv4 or both IPv6 addresses?"
                 )
             }
             FabricError::Range { offset, bytes, region } => {

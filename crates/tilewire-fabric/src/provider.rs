@@ -7,6 +7,7 @@ use crate::sys;
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::null_mut;
 
 /// A query for providers. The default matches all providers on all interfaces.
@@ -56,8 +57,10 @@ impl Provider {
         let mut all: Vec<Provider> = Vec::new();
         for provider in found.each().filter_map(provider) {
             // Some providers are listed several times.
-            let is_known =
-                |known: &Provider| known.fabric() == provider.fabric() && known.to_string() == provider.to_string();
+            let is_known = |known: &Provider| {
+                let is_same_place = known.fabric() == provider.fabric() && known.address() == provider.address();
+                is_same_place && known.to_string() == provider.to_string()
+            };
             if !all.iter().any(is_known) {
                 all.push(provider);
             }
@@ -92,6 +95,18 @@ impl Provider {
     pub fn device(&self) -> String {
         // SAFETY: a string of the description.
         unsafe { text(self.domain_attr().name) }
+    }
+
+    /// The local address of the device, if it has an IP address. A device with several addresses is listed several
+    /// times.
+    pub fn address(&self) -> Option<IpAddr> {
+        let info = self.info();
+        let bytes = match info.src_addr.is_null() {
+            true => return None,
+            // SAFETY: the description has an address of this size, which lives as long as the description.
+            false => unsafe { std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen) },
+        };
+        ip_address(info.addr_format, bytes)
     }
 
     /// The capabilities, as in `fi_getinfo(3)`.
@@ -239,6 +254,22 @@ fn names(info: &sys::Info) -> [String; 3] {
     }
 }
 
+/// The IP address in an address of this format. `None` if the format is another one, or the address is unspecified.
+fn ip_address(format: u32, bytes: &[u8]) -> Option<IpAddr> {
+    if !matches!(format, sys::SOCKADDR | sys::SOCKADDR_IN | sys::SOCKADDR_IN6) {
+        return None;
+    }
+    let family = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
+    let ip = match libc::c_int::from(family) {
+        // struct sockaddr_in: family, port, address.
+        libc::AF_INET => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?)),
+        // struct sockaddr_in6: family, port, flow label, address.
+        libc::AF_INET6 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes.get(8..24)?).ok()?)),
+        _ => return None,
+    };
+    (!ip.is_unspecified()).then_some(ip)
+}
+
 /// A list of descriptions that the library has allocated.
 struct Infos {
     library: Library,
@@ -315,5 +346,23 @@ impl Drop for Infos {
             // SAFETY: the owner's own, and nothing borrows it any more.
             unsafe { (self.library.functions().free_info)(self.first) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_where_they_are_ip_addresses() {
+        let v4 = [&(libc::AF_INET as u16).to_ne_bytes()[..], &[0, 80, 10, 0, 0, 7], &[0; 8]].concat();
+        assert_eq!(ip_address(sys::SOCKADDR_IN, &v4), Some("10.0.0.7".parse().unwrap()));
+        let v6 = [&(libc::AF_INET6 as u16).to_ne_bytes()[..], &[0; 6], &[0xfd], &[0; 14], &[9], &[0; 4]].concat();
+        assert_eq!(ip_address(sys::SOCKADDR_IN6, &v6), Some("fd00::9".parse().unwrap()));
+        for other in [&v4[..7], &v6[..23], &[], &[1]] {
+            assert_eq!(ip_address(sys::SOCKADDR, other), None);
+        }
+        assert_eq!(ip_address(sys::ADDR_STR, &v4), None);
+        assert_eq!(ip_address(sys::SOCKADDR, &[&v4[..4], &[0; 12]].concat()), None, "unspecified");
     }
 }

@@ -49,6 +49,10 @@ pub const MR_ALLOCATED: c_int = 1 << 5;
 pub const MR_PROV_KEY: c_int = 1 << 6;
 pub const MR_ENDPOINT: c_int = 1 << 9;
 
+/// The formats of addresses that are socket addresses.
+pub const SOCKADDR: u32 = 1;
+pub const SOCKADDR_IN: u32 = 2;
+pub const SOCKADDR_IN6: u32 = 3;
 /// The format of addresses that are texts.
 pub const ADDR_STR: u32 = 9;
 
@@ -66,6 +70,13 @@ pub const ENABLE: c_int = 6;
 // ---- error numbers, as positive numbers -----------------------------------------------------------------------------
 
 pub const EAGAIN: i32 = libc::EAGAIN;
+/// `FI_ENOKEY`: another region has the key. It is no number of the system.
+pub const ENOKEY: i32 = 256 + 10;
+
+/// Options of endpoints, whose values are C's `bool`.
+pub const OPT_ENDPOINT: c_int = 0;
+pub const OPT_CUDA_API_PERMITTED: c_int = 10;
+pub const OPT_SHARED_MEMORY_PERMITTED: c_int = 11;
 pub const EAVAIL: i32 = 259;
 
 // ---- descriptions of providers: allocated and freed by the library -------------------------------------------------
@@ -312,10 +323,18 @@ pub struct FidMr {
 #[repr(C)]
 pub struct FidEp {
     pub fid: Fid,
-    ops: usize,
+    pub ops: *const OpsEp,
     pub cm: *const OpsCm,
     msg: usize,
     pub rma: *const OpsRma,
+}
+
+#[repr(C)]
+pub struct OpsEp {
+    pub size: usize,
+    cancel: usize,
+    getopt: usize,
+    pub setopt: unsafe extern "C" fn(*mut Fid, c_int, c_int, *const c_void, usize) -> c_int,
 }
 
 #[repr(C)]
@@ -428,6 +447,7 @@ mod tests {
         assert_eq!([size_of::<MsgRma>(), size_of::<RmaIov>(), size_of::<Context>()], [64, 24, 64]);
         assert_eq!([size_of::<Fid>(), offset_of!(FidFabric, ops), offset_of!(FidDomain, mr)], [24, 24, 32]);
         assert_eq!([offset_of!(FidEp, cm), offset_of!(FidEp, rma), size_of::<FidMr>()], [32, 48, 40]);
+        assert_eq!([offset_of!(FidEp, ops), offset_of!(OpsEp, setopt)], [24, 24]);
         assert_eq!([offset_of!(OpsRma, writemsg), offset_of!(OpsRma, injectdata)], [48, 72]);
         assert_eq!([offset_of!(OpsCq, readerr), offset_of!(OpsCq, strerror)], [24, 56]);
         assert_eq!([offset_of!(OpsCm, getname), offset_of!(OpsMr, regattr)], [16, 24]);

@@ -20,6 +20,7 @@
 //! | [`copied`] | launches on a GPU, on a copy of host tensors |
 //! | [`libfabric`] | libfabric, fetched where it is not installed |
 //! | [`ptxas`], [`numpy`] | NVIDIA's assembler and a library of Python, fetched where they are not installed |
+//! | [`skip`] | a visible line for a test that cannot run here |
 //! | [`job`], [`ranks`] | tests whose ranks are processes |
 // Only authors of tests read this crate, as source. So an item has documentation only if its name does not say enough.
 #![allow(missing_docs)]
@@ -46,3 +47,4 @@ pub mod ranks;
 pub mod shipped;
 #[cfg(feature = "check")]
 pub mod simulated;
+pub mod skip;

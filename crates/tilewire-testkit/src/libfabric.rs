@@ -1,8 +1,9 @@
 //! libfabric for tests, without root. It is taken from the environment (`TILEWIRE_LIBFABRIC`) or from this machine, or
 //! fetched as Debian packages into the build folder.
 //!
-//! This file uses only the standard library, so that tests of any crate can include it.
+//! This file uses only the standard library and `skip.rs`, so that tests of any crate can include both.
 
+use crate::skip::skip;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -13,10 +14,7 @@ pub fn find() -> Option<&'static Path> {
     match FOUND.get_or_init(search) {
         Ok(path) => Some(path),
         Err(reason) => {
-            let required =
-                std::env::var("TILEWIRE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "libfabric"));
-            assert!(!required, "libfabric is required: {reason}");
-            println!("SKIP: no libfabric: {reason}");
+            skip("libfabric", reason);
             None
         }
     }

@@ -5,4 +5,6 @@ mod ends;
 #[path = "../../../tilewire-testkit/src/libfabric.rs"]
 mod libfabric;
 mod one_process;
+#[path = "../../../tilewire-testkit/src/skip.rs"]
+mod skip;
 mod two_processes;

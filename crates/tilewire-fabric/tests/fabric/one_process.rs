@@ -1,11 +1,12 @@
 //! Two endpoints of one process.
 
 use crate::ends::{Block, End, KEY, LONG, PROVIDERS, drive, library, post, provider, query};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire_fabric::{Completion, Domain, Endpoint, EndpointOptions, FabricError, Library, Posted, Provider, Query};
-use tilewire_fabric::{Remote, Source};
+use tilewire_fabric::{Region, Remote, Source};
 
 /// Guard bytes before and after what is written.
 const GUARD: usize = 64;
@@ -209,6 +210,40 @@ fn offsets_above_4_gib_are_exact() {
     }
     // SAFETY: mapped above, and no region of it is left.
     unsafe { libc::munmap(start.as_ptr().cast(), BYTES) };
+}
+
+/// Keys of few bytes collide even if they are random.
+#[test]
+fn regions_with_the_same_key_get_different_ones() {
+    let Some(library) = library() else { return };
+    for name in PROVIDERS {
+        let mut ends = End::pair(library, name, 4096);
+        let others: Vec<(Region, Arc<Block>)> = (0..20)
+            .map(|_| {
+                let memory = Block::new(4096);
+                // SAFETY: the block is kept, and nobody makes a reference to its bytes.
+                let region = unsafe { ends[1].endpoint.register(memory.start(), 4096, KEY, memory.clone()) };
+                (region.unwrap(), memory)
+            })
+            .collect();
+        let all: HashSet<u64> = others.iter().map(|(region, _)| region.key()).chain([ends[1].region.key()]).collect();
+        assert_eq!(all.len(), 21, "{name}");
+        // Each key is that of its own memory.
+        let card = ends[1].card();
+        let peer = ends[0].meet(&card).peer;
+        for (x, (region, memory)) in others.iter().enumerate() {
+            let x = x as u8 + 1;
+            ends[0].memory.set(0, x);
+            let to = Remote { peer, address: region.base(), key: region.key() };
+            post(&mut ends, 0, |end| {
+                let own = end.region.clone();
+                end.endpoint.writedata(to, (&own, 0, 1), x.into(), x.into()).unwrap()
+            });
+            drive(&mut ends, |ends| ends[1].take(&Completion::Arrived { data: x.into() }));
+            assert_eq!(memory.get(0), x, "{name}");
+            drive(&mut ends, |ends| ends[0].take(&Completion::Done { token: x.into() }));
+        }
+    }
 }
 
 #[test]

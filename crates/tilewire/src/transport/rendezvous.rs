@@ -23,6 +23,7 @@ use super::status::Verdict;
 use super::world::World;
 use crate::tensor::NoMemory;
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,6 +174,11 @@ impl Shared {
     /// A rank that the bootstrap knows to be lost.
     pub(crate) fn lost(&self) -> Option<Rank> {
         self.bootstrap.lost()
+    }
+
+    /// The addresses of the connection to the store, as [`Bootstrap::addresses`](super::Bootstrap::addresses).
+    pub(crate) fn addresses(&self) -> Option<[IpAddr; 2]> {
+        self.bootstrap.addresses()
     }
 
     pub(crate) fn note_failure(&self) {

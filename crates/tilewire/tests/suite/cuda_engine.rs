@@ -27,9 +27,7 @@ fn device() -> Option<Arc<Device>> {
 }
 
 fn skip(error: &CudaError) {
-    let required = std::env::var("TILEWIRE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "cuda"));
-    assert!(!required, "a GPU is required: {error}");
-    println!("SKIP: {error}");
+    tilewire_testkit::skip::skip("cuda", error);
 }
 
 #[test]

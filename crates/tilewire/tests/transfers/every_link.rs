@@ -139,9 +139,7 @@ fn cuda(world: &World) -> Result<AnyTransport, RankError> {
 
 fn on_gpu(body: Body) {
     if let Err(error) = Device::open(0) {
-        let required = std::env::var("TILEWIRE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "cuda"));
-        assert!(!required, "a GPU is required: {error}");
-        return println!("SKIP: {error}");
+        return tilewire_testkit::skip::skip("cuda", error);
     }
     World::threads(RANKS).deadline(Duration::from_secs(60)).run(|world| body(&world)).unwrap();
 }

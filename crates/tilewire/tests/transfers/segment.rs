@@ -180,7 +180,9 @@ fn assert_sum_is_refused(error: &SegmentError, bytes: usize) {
 
 #[test]
 fn what_all_ranks_need_together_is_compared_with_what_is_left_before_any_is_taken() {
-    let Some(bytes) = most_of_what_is_left() else { return eprintln!("SKIP: nobody says what is left") };
+    let Some(bytes) = most_of_what_is_left() else {
+        return tilewire_testkit::skip::skip("limit of memory", "nobody says what is left");
+    };
     assert_sum_is_refused(&SegmentSet::threads(3, bytes).unwrap_err(), bytes);
     let results = create_all(3, |_| bytes, |_, _| {});
     let errors: Vec<_> = results.into_iter().map(|result| result.unwrap_err()).collect();

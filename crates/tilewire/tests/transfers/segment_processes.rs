@@ -461,7 +461,7 @@ fn another_user_is_refused_even_with_the_token() {
     }
     // SAFETY: touches no memory.
     if unsafe { libc::geteuid() } != 0 {
-        return println!("SKIP: only root can run a process as another user");
+        return tilewire_testkit::skip::skip("root", "only root can run a process as another user");
     }
     use std::os::unix::process::CommandExt;
     let nobody = 65534;

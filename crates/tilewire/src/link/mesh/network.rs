@@ -12,7 +12,8 @@ use crate::tensor::Memory;
 use crate::transport::fabric::{Choice, FabricCarrier, FabricOptions as NetworkOptions, NetworkError};
 use crate::transport::proxy::{Carrier, Event, ProxyError, Target, Write};
 use crate::transport::rendezvous::Shared;
-use crate::transport::{Rank, TransportError};
+use crate::transport::{Deadline, Rank, TransportError};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +37,8 @@ impl Chosen {
 /// Joins this rank to its far peers. Collective.
 pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Result<MeshTransport, TransportError> {
     let deadline = world.deadline();
-    let options = deadline.remaining().map_or(options.clone(), |left| options.clone().hello_within(left));
+    let near = near(world, deadline)?;
+    let options = options.clone().near(near).within(world.length(), deadline.remaining());
     let opened = Opened::new(&half, world, options);
     let card = opened.as_ref().map(|opened| opened.told.to_bytes()).unwrap_or_default();
     let card = world.all_have("mesh/opened", opened.map(|opened| (opened, card)), deadline);
@@ -48,6 +50,31 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
     let chosen = Chosen { choice: carrier.choice().clone(), bytes: Arc::default() };
     let counted = Counted { carrier, bytes: chosen.bytes.clone() };
     half.over(Box::new(counted), Joint::Network(chosen), true)
+}
+
+/// The address at which the other ranks probably reach this one: that of its connection to the store. Collective.
+fn near(world: &Shared, deadline: Deadline) -> Result<Option<IpAddr>, TransportError> {
+    let text = world.addresses().map_or(String::new(), |[own, store]| format!("{own} {store}"));
+    let said = world.gather("mesh/addresses", text.as_bytes(), deadline)?;
+    let parse = |text: &Vec<u8>| {
+        let (own, store) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        Some([own.parse().ok()?, store.parse().ok()?])
+    };
+    Ok(near_of(world.rank().index(), &said.iter().map(parse).collect::<Vec<_>>()))
+}
+
+/// The address of `rank`, where each rank has said its own address and that of the store. A rank that reaches the store
+/// at a loopback address is on the store's host, and the ranks of other hosts know an address of that host.
+fn near_of(rank: usize, said: &[Option<[IpAddr; 2]>]) -> Option<IpAddr> {
+    match said.get(rank).copied().flatten()? {
+        [own, _] if !own.is_loopback() => Some(own),
+        _ => {
+            let known = said.iter().flatten();
+            let from_outside = known.clone().find(|[own, _]| !own.is_loopback()).map(|[_, store]| *store);
+            // Some hosts have two loopback addresses. All ranks take the same one.
+            from_outside.or_else(|| known.map(|[own, _]| *own).next())
+        }
+    }
 }
 
 /// A carrier that is not connected.
@@ -159,6 +186,23 @@ impl Carrier for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_looked_for_where_they_reach_the_store() {
+        let ends = |own: &str, store: &str| Some([own, store].map(|address| address.parse::<IpAddr>().unwrap()));
+        let near = |said: &[Option<[IpAddr; 2]>]| -> Vec<String> {
+            (0..said.len())
+                .map(|rank| near_of(rank, said).map_or("none".to_string(), |near| near.to_string()))
+                .collect()
+        };
+        let (here, there) = (ends("10.0.0.1", "10.0.0.1"), ends("10.0.0.2", "10.0.0.1"));
+        assert_eq!(near(&[here, here, there]), ["10.0.0.1", "10.0.0.1", "10.0.0.2"]);
+        // Rank 0 hosts the store at a name, and its host calls itself 127.0.1.1.
+        let (host, named) = (ends("127.0.0.1", "127.0.0.1"), ends("127.0.0.1", "127.0.1.1"));
+        assert_eq!(near(&[host, named, there]), ["10.0.0.1", "10.0.0.1", "10.0.0.2"]);
+        assert_eq!(near(&[host, ends("::1", "::1")]), ["127.0.0.1", "127.0.0.1"], "one host");
+        assert_eq!(near(&[None, there]), ["none", "10.0.0.2"]);
+    }
 
     #[test]
     fn what_a_rank_tells_survives_and_damage_is_refused() {

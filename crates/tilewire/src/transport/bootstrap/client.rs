@@ -556,6 +556,12 @@ impl Bootstrap for TcpBootstrap {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
+    fn addresses(&self) -> Option<[IpAddr; 2]> {
+        let ends = [self.writer.stream.local_addr(), self.writer.stream.peer_addr()];
+        let [own, store] = ends.map(|end| end.ok().map(|end| end.ip().to_canonical()));
+        Some([own?, store?])
+    }
+
     fn lost(&self) -> Option<Rank> {
         self.lost.get().copied()
     }

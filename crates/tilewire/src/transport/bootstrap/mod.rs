@@ -45,6 +45,7 @@ pub use secret::Secret;
 pub use server::StoreServer;
 
 use super::{Deadline, Rank};
+use std::net::IpAddr;
 
 /// How ranks exchange data and synchronize before any transport exists.
 ///
@@ -110,6 +111,12 @@ pub trait Bootstrap: Send + Sync {
     /// Records that the job has failed, here or on another rank. A rank that hosts the store then waits only briefly
     /// for the others to leave: the failed rank may never do so.
     fn note_failure(&self) {}
+
+    /// The IP addresses at the two ends of the connection to the store: this rank's and the store's. `None` if there is
+    /// no such connection. A network between the ranks is looked for at the same address.
+    fn addresses(&self) -> Option<[IpAddr; 2]> {
+        None
+    }
 
     /// A rank that a call on this bootstrap found to be lost.
     fn lost(&self) -> Option<Rank> {

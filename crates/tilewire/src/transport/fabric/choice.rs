@@ -85,47 +85,87 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
     };
     let mut tried = Vec::new();
     for name in candidates {
-        match open(library, name, options) {
-            Ok((endpoint, confirmation, numbers)) => {
-                let provider = endpoint.provider();
-                let choice = Choice {
-                    provider: provider.name(),
-                    device: provider.device(),
-                    description: provider.to_string(),
-                    library: library.version(),
-                    confirmation,
-                    numbers,
-                    named: options.provider.is_some(),
-                    passed_over: tried,
-                };
-                return Ok((endpoint, choice));
+        let devices = match devices(library, name, options) {
+            Ok(devices) => devices,
+            Err(what) => {
+                tried.push((name.to_string(), what));
+                continue;
             }
-            Err(what) => tried.push((name.to_string(), what)),
+        };
+        for provider in devices {
+            let provider = Arc::new(provider);
+            let (device, description) = (provider.device(), provider.to_string());
+            match open(&provider, options) {
+                Ok((endpoint, confirmation, numbers)) => {
+                    let choice = Choice {
+                        provider: provider.name(),
+                        device,
+                        description,
+                        library: library.version(),
+                        confirmation,
+                        numbers,
+                        named: options.provider.is_some(),
+                        passed_over: tried,
+                    };
+                    return Ok((endpoint, choice));
+                }
+                Err(what) => {
+                    let at = provider.address().map_or(String::new(), |address| format!(" at {address}"));
+                    tried.push((format!("{name} on {device}{at}"), what));
+                }
+            }
         }
     }
     Err(NetworkError::NoProvider { tried })
 }
 
-/// Opens an endpoint of a provider and tries it. The error is text for the user.
-fn open(library: Library, name: &str, options: &FabricOptions) -> Result<(Endpoint, Confirmation, Numbers), String> {
-    let text = |error: FabricError| error.to_string();
+/// The devices of a provider that fit the options, with the preferred ones first. The error is text for the user.
+fn devices(library: Library, name: &str, options: &FabricOptions) -> Result<Vec<Provider>, String> {
     // An IP address is passed to the provider. Any other text is a name, which is compared with those of its devices.
     let is_ip = options.address.as_ref().is_some_and(|address| address.parse::<IpAddr>().is_ok());
     let device = options.address.as_ref().filter(|_| !is_ip);
     let address = options.address.clone().filter(|_| is_ip && !WITHOUT_IP.contains(&name));
     let query = Query { provider: Some(name.to_string()), address, ordered: false };
-    let all = Provider::list(library, &query).map_err(text)?;
-    let devices: Vec<String> = all.iter().map(Provider::device).collect();
-    let fits = |provider: &Provider| device.is_none_or(|device| provider.device() == *device);
-    let provider = all.into_iter().find(fits).ok_or_else(|| {
-        format!("it has no device {:?}; it has {devices:?}", device.map_or("", |device| device.as_str()))
-    })?;
+    let mut all = Provider::list(library, &query).map_err(|error| error.to_string())?;
+    let names: Vec<String> = all.iter().map(Provider::device).collect();
+    all.retain(|provider| device.is_none_or(|device| provider.device() == *device));
+    if all.is_empty() {
+        let device = device.map_or("", |device| device.as_str());
+        return Err(format!("it has no device {device:?}; it has {names:?}"));
+    }
+    // A stable sort: devices that are equally good keep the library's order.
+    all.sort_by_key(|provider| preference(provider.address(), options.near));
+    Ok(all)
+}
+
+/// The rank of an address among those of a provider's devices, the best one first. `near` is the address at which this
+/// rank reaches the others' store, if that is known.
+fn preference(address: Option<IpAddr>, near: Option<IpAddr>) -> u8 {
+    // Addresses of one link only. Without the link's name they mean nothing on another host.
+    let is_local = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    match (address, near) {
+        (Some(address), Some(near)) if address == near => 0,
+        (Some(address), _) if is_local(address) => 3,
+        (Some(address), Some(near)) => {
+            let is_alike = address.is_ipv4() == near.is_ipv4() && address.is_loopback() == near.is_loopback();
+            if is_alike { 1 } else { 2 }
+        }
+        (Some(address), None) if address.is_loopback() => 2,
+        _ => 1,
+    }
+}
+
+/// Opens an endpoint of a device and tries it. The error is text for the user.
+fn open(provider: &Arc<Provider>, options: &FabricOptions) -> Result<(Endpoint, Confirmation, Numbers), String> {
+    let text = |error: FabricError| error.to_string();
     let numbers = match provider.data_bytes() {
         8.. if !options.is_bare => Numbers::Guarded,
         4.. => Numbers::Bare,
         few => return Err(format!("numbers of {few} bytes beside a write: at least 4 are needed")),
     };
-    let provider = Arc::new(provider);
     let confirmations = [Confirmation::Provider, Confirmation::Echo];
     let wanted = |confirmation: &Confirmation| options.confirmation.is_none_or(|wanted| wanted == *confirmation);
     let mut why = String::new();
@@ -151,4 +191,29 @@ fn open(library: Library, name: &str, options: &FabricOptions) -> Result<(Endpoi
         }
     }
     Err(why.trim_end_matches("; ").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_the_store_comes_first_and_those_of_one_link_last() {
+        let sorted = |near: Option<&str>, all: &[&str]| -> Vec<String> {
+            let near = near.map(|near| near.parse().unwrap());
+            let mut all: Vec<IpAddr> = all.iter().map(|address| address.parse().unwrap()).collect();
+            all.sort_by_key(|address| preference(Some(*address), near));
+            all.iter().map(IpAddr::to_string).collect()
+        };
+        let all = ["127.0.0.1", "fe80::1", "10.0.0.7", "192.168.1.7", "fd00::7", "::1"];
+        let near = |address| sorted(Some(address), &all);
+        assert_eq!(near("192.168.1.7"), ["192.168.1.7", "10.0.0.7", "127.0.0.1", "fd00::7", "::1", "fe80::1"]);
+        assert_eq!(near("fd00::7"), ["fd00::7", "127.0.0.1", "10.0.0.7", "192.168.1.7", "::1", "fe80::1"]);
+        assert_eq!(near("fe80::1")[0], "fe80::1");
+        assert_eq!(near("::1")[..2], ["::1", "127.0.0.1"]);
+        // An address that no device has, because packets to it are forwarded to this host.
+        assert_eq!(near("10.9.9.9")[..2], ["10.0.0.7", "192.168.1.7"]);
+        assert_eq!(sorted(None, &all), ["10.0.0.7", "192.168.1.7", "fd00::7", "127.0.0.1", "::1", "fe80::1"]);
+        assert!(preference(None, None) < 2, "a device without addresses");
+    }
 }

@@ -68,9 +68,15 @@ errors! {
             tried.iter().try_for_each(|(name, what)| write!(f, "\n  {name}: {what}"))?;
             f.write_str("\n(choose one with TILEWIRE_FABRIC_PROVIDER, and its address with TILEWIRE_FABRIC_ADDRESS)")
         } },
-        Differ { own: (own, a), other: (other, b) } =>
-            "rank {own} chose the network {a}, and rank {other} chose {b}: set TILEWIRE_FABRIC_PROVIDER to one that \
-             all hosts have, or mend the host that lacks the faster one",
+        Differ { own: (own, a), other: (other, b) } => { |f| {
+            write!(f, "rank {own} chose the network {a}, and rank {other} chose {b}: ")?;
+            match layered(a, b) {
+                Some(name) => write!(f, "libfabric 1.18 and newer have both. Set TILEWIRE_FABRIC_PROVIDER={name:?} on all \
+                    hosts, or install the same version of libfabric on all hosts"),
+                None => f.write_str("set TILEWIRE_FABRIC_PROVIDER to one that all hosts have, or mend the host that lacks \
+                    the faster one"),
+            }
+        } },
         Card { rank, what } => "the network description of rank {rank} is malformed ({what}): do all ranks run the same \
              version?",
         Silent { unheard, unconfirmed, waited, provider } => { |f| {
@@ -90,4 +96,30 @@ errors! {
         Random { what } => "the system gives no random numbers: {what}",
     }
     from { FabricError => Fabric }
+}
+
+/// The name of the layered provider, if one rank chose `tcp` (say) and the other the same provider below a layer, such as
+/// `tcp;ofi_rxm`. Older versions of libfabric have the second one alone, and the two do not understand each other.
+fn layered<'n>(a: &'n str, b: &'n str) -> Option<&'n str> {
+    let [a, b] = [a, b].map(|text| text.split_once(' ').map_or(text, |(name, _)| name));
+    let is_below = |name: &str, layered: &str| layered.strip_prefix(name).is_some_and(|rest| rest.starts_with(';'));
+    if is_below(a, b) { Some(b) } else { is_below(b, a).then_some(a) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_libraries_of_two_ages_are_told_the_provider_that_both_have() {
+        let said = |own: &str, other: &str| {
+            NetworkError::Differ { own: (0, own.to_string()), other: (3, other.to_string()) }.to_string()
+        };
+        let (old, new) = ("tcp;ofi_rxm on eth0, libfabric 1.17", "tcp with numbers of 8 bytes");
+        for said in [said(old, new), said(new, old)] {
+            assert!(said.contains("TILEWIRE_FABRIC_PROVIDER=\"tcp;ofi_rxm\" on all hosts"), "{said}");
+        }
+        assert!(said("verbs;ofi_rxm on mlx5_0", "tcp on eth0").contains("one that all hosts have"));
+        assert!(said("tcp on eth0", "tcp with numbers of 4 bytes").contains("one that all hosts have"));
+    }
 }

@@ -208,7 +208,8 @@ impl FabricCarrier {
             let post = Post { bytes, place: known.hall, offset: 0, kind: Kind::Hello, value: 0, id: None };
             self.posts.push(rank, post);
         }
-        let deadline = Deadline::after(self.options.hello);
+        let hello = self.options.hello_or_default();
+        let deadline = Deadline::after(hello);
         loop {
             // A peer that has already connected to all ranks may write now.
             let mut events = std::mem::take(&mut self.early);
@@ -228,7 +229,7 @@ impl FabricCarrier {
                 return Ok(());
             }
             if deadline.is_over() {
-                let (waited, provider) = (self.options.hello.as_millis() as u64, self.choice.to_string());
+                let (waited, provider) = (hello.as_millis() as u64, self.choice.to_string());
                 return Err(NetworkError::Silent { unheard, unconfirmed, waited, provider });
             }
             std::thread::sleep(NAP);

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::choice::Confirmation;
+use crate::transport::Deadline;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +15,9 @@ pub struct FabricOptions {
     pub(super) address: Option<String>,
     pub(super) library: Option<PathBuf>,
     pub(super) confirmation: Option<Confirmation>,
-    pub(super) patience: Duration,
-    pub(super) hello: Duration,
+    pub(super) near: Option<IpAddr>,
+    pub(super) patience: Option<Duration>,
+    pub(super) hello: Option<Duration>,
     pub(super) message_bytes: usize,
     pub(super) inject_bytes: usize,
     pub(super) under_way: usize,
@@ -38,8 +41,9 @@ impl Default for FabricOptions {
             address: variable(ADDRESS),
             library: None,
             confirmation: None,
-            patience: Duration::from_secs(30),
-            hello: Duration::from_secs(30),
+            near: None,
+            patience: None,
+            hello: None,
             message_bytes: usize::MAX,
             inject_bytes: usize::MAX,
             under_way: 512,
@@ -57,7 +61,8 @@ impl FabricOptions {
         self
     }
 
-    /// Sets the local address, or the name of the interface or device. `efa`, `cxi` and `shm` ignore IP addresses.
+    /// Sets the local address, or the name of the interface or device. `efa`, `cxi` and `shm` ignore IP addresses. By
+    /// default, a device with the address at which this rank reaches the store is tried first.
     pub fn address(mut self, address: &str) -> FabricOptions {
         self.address = Some(address.to_string());
         self
@@ -75,22 +80,44 @@ impl FabricOptions {
         self
     }
 
-    /// Sets how long a peer may take no writes before the carrier reports an error. The default is 30 s.
+    /// Sets how long a peer may take no writes before the carrier reports an error. By default that is the deadline of
+    /// the world, so that a peer that is merely slow is never given up before its deadline. A carrier without a world
+    /// waits for 30 s.
     pub fn patience(mut self, patience: Duration) -> FabricOptions {
-        self.patience = patience;
+        self.patience = Some(patience);
         self
     }
 
-    /// Sets how long ranks wait for each other's hello. The default is 30 s.
+    /// Sets how long ranks wait for each other's hello, at most the time that is left until the world's deadline. By
+    /// default they wait until that deadline, or for 30 s if there is none.
     pub fn hello(mut self, hello: Duration) -> FabricOptions {
-        self.hello = hello;
+        self.hello = Some(hello);
         self
     }
 
-    /// Limits how long ranks wait for each other's hello.
-    pub(crate) fn hello_within(self, most: Duration) -> FabricOptions {
-        let hello = self.hello.min(most);
-        self.hello(hello)
+    /// Derives the limits that are not set from the world's: waits last for `length`, or forever, and `left` of the
+    /// rendezvous is left.
+    pub(crate) fn within(self, length: Option<Duration>, left: Option<Duration>) -> FabricOptions {
+        let patience = self.patience.unwrap_or(length.unwrap_or(Duration::MAX));
+        let hello = match (self.hello, left) {
+            (Some(hello), Some(left)) => hello.min(left),
+            (hello, left) => hello.or(left).unwrap_or(Deadline::DEFAULT),
+        };
+        self.patience(patience).hello(hello)
+    }
+
+    /// Prefers devices with this address, if the user names neither an address nor a device.
+    pub(crate) fn near(mut self, address: Option<IpAddr>) -> FabricOptions {
+        self.near = address;
+        self
+    }
+
+    pub(super) fn patience_or_default(&self) -> Duration {
+        self.patience.unwrap_or(Deadline::DEFAULT)
+    }
+
+    pub(super) fn hello_or_default(&self) -> Duration {
+        self.hello.unwrap_or(Deadline::DEFAULT)
     }
 
     /// Limits the bytes of registered memory in one write. By default, only the provider limits them.
@@ -116,5 +143,26 @@ impl FabricOptions {
     pub fn descriptor(mut self, wanted: bool) -> FabricOptions {
         self.descriptor = wanted;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_are_not_set_are_those_of_the_world() {
+        let seconds = Duration::from_secs;
+        let of = |options: FabricOptions| (options.patience_or_default(), options.hello_or_default());
+        let within = |options: FabricOptions, length, left| of(options.within(length, left));
+        assert_eq!(of(FabricOptions::default()), (seconds(30), seconds(30)));
+        let unset = FabricOptions::default;
+        assert_eq!(within(unset(), Some(seconds(300)), Some(seconds(299))), (seconds(300), seconds(299)));
+        assert_eq!(within(unset(), Some(seconds(2)), Some(seconds(1))), (seconds(2), seconds(1)));
+        assert_eq!(within(unset(), None, None), (Duration::MAX, seconds(30)));
+        let set = unset().patience(seconds(7)).hello(seconds(9));
+        assert_eq!(within(set.clone(), Some(seconds(60)), Some(seconds(59))), (seconds(7), seconds(9)));
+        assert_eq!(within(set.clone(), Some(seconds(60)), Some(seconds(3))), (seconds(7), seconds(3)));
+        assert_eq!(within(set, None, None), (seconds(7), seconds(9)));
     }
 }

@@ -200,7 +200,7 @@ impl Posts {
             provider: choice.provider.clone(),
             message_bytes,
             inject_bytes,
-            patience: options.patience,
+            patience: options.patience_or_default(),
             under_way: HashMap::new(),
             next: 0,
         })
