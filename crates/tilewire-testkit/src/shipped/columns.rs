@@ -1,19 +1,23 @@
 //! Plans for an all-to-all of columns: chunks of several rows that lie beside each other in a larger matrix, on both
 //! sides, through staging and into windows.
 
-use super::{Cases, before};
+use super::{Cases, World, before};
 use tilewire::check::Plan;
 use tilewire::link::Transport;
-use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::rehearsal::RehearsalRank;
 use tilewire::tensor::Axis;
 use tilewire::{Knobs, Primitive, RunError, Tensor, Traced, all_to_all};
 
 /// The cases of columns.
-pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
-    for (name, primitive) in [("staged, columns", Primitive::Staged), ("direct, columns", Primitive::Direct)] {
-        cases.add("all_to_all", name, move || plan(ranks, blocks, primitive));
+pub(super) fn cases(cases: &mut Cases, world: &World) {
+    for (name, primitive) in [("staged, columns", Primitive::Staged), (DIRECT, Primitive::Direct)] {
+        let world = world.clone();
+        cases.add("all_to_all", name, move || plan(&world, primitive));
     }
 }
+
+/// The case of windows. Far peers get their columns through slots: a post is one run of bytes.
+pub(super) const DIRECT: &str = "direct, columns";
 
 /// Columns of a chunk: four rows fill a slot.
 const COLS: usize = 4;
@@ -24,14 +28,16 @@ fn rows(blocks: usize) -> usize {
     blocks * 11 - 1
 }
 
-fn plan(ranks: usize, blocks: usize, primitive: Primitive) -> Result<Plan, RunError> {
+fn plan(world: &World, primitive: Primitive) -> Result<Plan, RunError> {
+    let &World { ranks, blocks, .. } = world;
     let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * rows(blocks) * COLS)).collect();
     let is_direct = primitive == Primitive::Direct;
     // Twice into windows: at first there is nothing in one that could be overwritten too early.
-    let others = if is_direct { 2 } else { 1 };
-    let mut plan = Rehearsal::small(ranks, blocks).plan(others + LAUNCHES, |link, n| match n {
+    let is_window = is_direct && !world.posts();
+    let others = if is_window { 2 } else { 1 };
+    let mut plan = world.small().plan(others + LAUNCHES, |link, n| match n {
         n if n >= others => trace(link, blocks, primitive, &windows),
-        _ if is_direct => before::direct(link, blocks, &windows, rows(blocks) * COLS),
+        _ if is_window => before::direct(link, blocks, &windows, rows(blocks) * COLS),
         _ => before::staged(link, blocks, before::SLOTS),
     })?;
     for (rank, window) in windows.iter().enumerate() {

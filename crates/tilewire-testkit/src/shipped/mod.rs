@@ -98,9 +98,7 @@ impl World {
 /// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked
 /// for.
 pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
-    let mut cases = Cases(shipped_in(&World { ranks, blocks, domains: None }));
-    columns::cases(&mut cases, ranks, blocks);
-    cases.0
+    shipped_in(&World { ranks, blocks, domains: None })
 }
 
 /// The same in a world of any links.
@@ -131,6 +129,7 @@ fn shipped_in(world: &World) -> Vec<Case> {
     add(&mut cases, "direct", direct);
     exchanges::cases(&mut cases, world);
     reductions::cases(&mut cases, world);
+    columns::cases(&mut cases, world);
     cases.0
 }
 

@@ -116,7 +116,7 @@ fn mutations_of_posted_schedules_are_caught() {
 }
 
 /// Schedules that posts carry, and those in two levels of each arrangement of domains.
-const POSTED: usize = 86;
+const POSTED: usize = 88;
 const TWO_LEVEL: usize = 6;
 
 /// Two domains of three ranks, and relays with several chunks to pass on in one lane.
@@ -232,7 +232,7 @@ impl Sources {
             ("get", &["get(", "get_any(", "get_in("]),
             // A hook that was not given stands at the line of the call.
             ("load", &["load(", "reduce_scatter(", "all_reduce("]),
-            ("store", &["store("]),
+            ("store", &["store(", "all_to_all("]),
             ("each", &["each"]),
         ];
         let op = words.iter().find(|(op, _)| event.op.split([' ', '=']).any(|word| word == *op));
