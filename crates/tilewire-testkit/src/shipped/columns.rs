@@ -36,7 +36,7 @@ fn plan(world: &World, primitive: Primitive) -> Result<Plan, RunError> {
     let is_window = is_direct && !world.posts();
     let others = if is_window { 2 } else { 1 };
     let mut plan = world.small().plan(others + LAUNCHES, |link, n| match n {
-        n if n >= others => trace(link, blocks, primitive, &windows),
+        n if n >= others => trace(world, link, primitive, &windows),
         _ if is_window => before::direct(link, blocks, &windows, rows(blocks) * COLS),
         _ => before::staged(link, blocks, before::SLOTS),
     })?;
@@ -47,15 +47,18 @@ fn plan(world: &World, primitive: Primitive) -> Result<Plan, RunError> {
 }
 
 fn trace(
+    world: &World,
     link: &RehearsalRank,
-    blocks: usize,
     primitive: Primitive,
     windows: &[Tensor<f32>],
 ) -> Result<Traced, RunError> {
+    let blocks = world.blocks;
     let (rows, width) = (rows(blocks), link.world_size() * COLS);
     let matrix = |stride: usize| Tensor::<f32>::zeros(rows * stride).reshape(rows, stride).expect("as many elements");
     let inp = matrix(width + 3).columns(2..2 + width);
     let is_direct = primitive == Primitive::Direct;
+    // Also of the far peers of a direct exchange.
+    let has_slots = !is_direct || world.posts();
     let out = match is_direct {
         true => windows[link.number() as usize].reshape(rows, width).expect("as many elements"),
         false => matrix(width + 1).columns(1..1 + width),
@@ -65,8 +68,8 @@ fn trace(
     let config = Knobs {
         primitive: Some(primitive),
         blocks: Some(blocks),
-        slot_bytes: (!is_direct).then_some(before::SLOTS.0),
-        depth: (!is_direct).then_some(before::SLOTS.1),
+        slot_bytes: has_slots.then_some(before::SLOTS.0),
+        depth: has_slots.then_some(before::SLOTS.1),
         granule: Some(1),
         ..Knobs::default()
     };

@@ -176,7 +176,7 @@ def what_cannot_come_in_is_refused_and_goes():
     if HAS_VERSIONS:
         read_only = np.zeros(4, dtype=np.float32)
         read_only.flags.writeable = False
-        refused(read_only, "only be read", max_version=(1, 0))
+        refused(read_only, "is read-only", max_version=(1, 0))
 
 
 for check in [
