@@ -15,7 +15,7 @@ use tilewire::{World, hooks, sendrecv};
 pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<f32>, WorldError> {
     let received = World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-        let (next, previous) = (world.rank().after(1, ranks), world.rank().after(ranks - 1, ranks));
+        let (next, previous) = (world.next(), world.previous());
         let (inp, out) = (Tensor::from_fn(rows * cols, |i| i as f32), Tensor::<f32>::zeros(rows * cols));
         let (factors, shift) = (Tensor::<f32>::zeros(rows), Scalar::new(0.0f32));
 

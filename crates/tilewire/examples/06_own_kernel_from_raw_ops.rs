@@ -84,8 +84,8 @@ pub fn run(ranks: usize) -> Result<Vec<f32>, WorldError> {
             launch.set(n);
             exchange.run()?;
             for i in 0..EDGE {
-                assert_eq!(halo.get(i), cell(me.after(ranks - 1, ranks), last + i) * 0.5, "left {i}, launch {n}");
-                assert_eq!(halo.get(EDGE + i), cell(me.after(1, ranks), i) * 0.5, "right {i}, launch {n}");
+                assert_eq!(halo.get(i), cell(world.previous(), last + i) * 0.5, "left {i}, launch {n}");
+                assert_eq!(halo.get(EDGE + i), cell(world.next(), i) * 0.5, "right {i}, launch {n}");
             }
         }
         drop(exchange);

@@ -15,7 +15,7 @@ pub fn rank(world: &World) -> Result<(), RankError> {
     let (me, ranks, len) = (world.rank(), world.size(), 100_000);
     let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
     let (inp, out) = (Tensor::from_fn(len, |i| (me.index() * len + i) as f32), Tensor::<f32>::zeros(len));
-    let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
+    let (next, previous) = (world.next(), world.previous());
     sendrecv(&link, &out, &inp, next, previous).produce(hooks::scale(0.5)).run()?;
 
     let expected = |i: usize| (previous.index() * len + i) as f32 * 0.5;

@@ -456,7 +456,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// World::threads(2).run(|world| {
     ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
     ///     let (window, inp) = (Window::<f32>::allocate(&link, 4)?, Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]));
-    ///     let peer = world.rank().after(1, 2);
+    ///     let peer = world.next();
     ///     sendrecv(&link, window.tensor(), &inp, peer, peer).window(&window).run()?;
     ///     assert_eq!(window.tensor().to_vec(), [1.0, 2.0, 3.0, 4.0]);
     ///     Ok(link.close()?)

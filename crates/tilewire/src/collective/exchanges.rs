@@ -64,7 +64,7 @@ pub fn recv<'h, 'l, Out: Element>(
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
 ///     let inp = Tensor::from_fn(6, |i| i as f32 + 10.0 * world.rank().number() as f32);
 ///     let out = Tensor::<f32>::zeros(6);
-///     let (next, previous) = (world.rank().after(1, 3), world.rank().after(2, 3));
+///     let (next, previous) = (world.next(), world.previous());
 ///     let mut shift = sendrecv(&link, &out, &inp, next, previous)
 ///         .chunk_shape(2, 3)
 ///         .output_shape(3, 2)
@@ -104,7 +104,11 @@ pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
 ///     let inp = Tensor::from_fn(4 * rows * cols, |i| (100 * me + i) as f32);
 ///     let out = Tensor::<f32>::zeros(4 * rows * cols);
 ///     // Every received [rows, cols] chunk arrives transposed.
-///     all_to_all(&link, &out, &inp).chunk_shape(rows, cols).output_shape(cols, rows).produce(|c| c.input.at(c.col(), c.row())).run()?;
+///     all_to_all(&link, &out, &inp)
+///         .chunk_shape(rows, cols)
+///         .output_shape(cols, rows)
+///         .produce(|c| c.input.at(c.col(), c.row()))
+///         .run()?;
 ///     // Row 1, column 0 of the chunk received from rank 2 is row 0, column 1 of rank 2's chunk for this rank.
 ///     assert_eq!(out.get(2 * 6 + 2), (200 + me * 6 + 1) as f32);
 ///     Ok(link.close()?)

@@ -70,8 +70,8 @@ struct Planner<'p, 'h, 'l> {
     facts: WorldFacts,
 }
 
-/// An all-reduce of GPUs over windows takes one shot if every rank reads at most this many bytes from its peers, and two
-/// phases otherwise. One shot reads more, but ends as soon as its own output is written: nobody else waits for it.
+/// An all-reduce of GPUs over windows takes one shot if every rank reads at most this many bytes from its peers, and
+/// two phases otherwise. One shot reads more, but ends as soon as its own output is written: nobody else waits for it.
 const ONE_SHOT_READS: usize = 3 << 19;
 
 /// The windows of a reduction.

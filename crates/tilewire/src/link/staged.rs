@@ -20,7 +20,7 @@ use std::ops::Deref;
 ///
 /// World::threads(2).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-///     let peer = world.rank().after(1, 2);
+///     let peer = world.next();
 ///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
 ///     let y = Tensor::<f32>::zeros(1000);
 ///     let leg = Staged::<f32>::new(&link, 1000).tile(256).depth(2).with(peer)?;

@@ -60,7 +60,10 @@ impl BulkPlan {
     /// use tilewire::rehearsal::Rehearsal;
     /// use tilewire::schedule::{BulkPlan, StagedPlan};
     /// let link = &Rehearsal::small(2, 1).ranks()[0];
-    /// let stages = |slot_bytes, depth| Ok(BulkPlan::new(StagedPlan::new(&link.link(link.rank()), slot_bytes, depth, 1)?)?.stages());
+    /// let stages = |slot_bytes, depth| {
+    ///     let staged = StagedPlan::new(&link.link(link.rank()), slot_bytes, depth, 1)?;
+    ///     Ok(BulkPlan::new(staged)?.stages())
+    /// };
     /// assert_eq!((stages(128, 2)?, stages(128, 4)?, stages(128, 8)?), (1, 2, 3));
     /// # Ok::<(), tilewire::transport::TransferError>(())
     /// ```

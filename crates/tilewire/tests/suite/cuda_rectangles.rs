@@ -238,7 +238,8 @@ fn foreign_pinned_memory_is_used_by_both_engines() {
     let Some(device) = device() else { return };
     let theirs = device.host_memory(64 * 4).unwrap();
     let at = Foreign::Pinned { start: theirs.start().cast::<f32>(), devices: vec![0] };
-    // SAFETY: the keep-alive keeps the memory, which kernels of device 0 reach by this address; only this thread uses it.
+    // SAFETY: the keep-alive keeps the memory, which kernels of device 0 reach by this address; only this thread uses
+    // it.
     let pinned = unsafe { Tensor::<f32>::foreign(at, &[8, 4], &[8, 1], Arc::new(theirs)) }.unwrap();
     pinned.copy_from(&(0..32).map(|i| i as f32).collect::<Vec<_>>());
     let out = device.zeros::<f32>(32).unwrap().reshape(8, 4).unwrap();

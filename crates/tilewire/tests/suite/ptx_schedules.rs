@@ -248,7 +248,8 @@ fn reductions_through_windows_assemble_for_every_target() {
     assemble(reductions_through_windows());
 }
 
-/// An all-to-all of columns that lie in a larger matrix: its rows keep vectors of 16 bytes on both legs, and no lane divides.
+/// An all-to-all of columns that lie in a larger matrix: its rows keep vectors of 16 bytes on both legs, and no lane
+/// divides.
 #[test]
 fn column_slices_keep_their_vectors_in_every_protocol() {
     let (ranks, rows, cols) = (4, 1024, 256);
