@@ -22,6 +22,7 @@ mod malformed;
 mod mesh_grids;
 #[cfg(feature = "dlpack")]
 mod numpy;
+mod prose;
 mod ptx_ahead;
 mod ptx_assembly;
 mod ptx_differential;
