@@ -5,6 +5,7 @@ use super::error::RunError;
 use super::operation::Operation;
 use super::pattern::Pattern;
 use super::prepared::PreparedExchange;
+use crate::hook::Traced;
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::link::Transport;
@@ -266,7 +267,7 @@ pub fn barrier<'l>(link: &'l dyn Transport) -> Barrier<'l> {
 }
 
 /// A builder for a [`barrier`].
-#[must_use = "nothing happens before run() or build()"]
+#[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Barrier<'l> {
     link: &'l dyn Transport,
     deadline: Option<Duration>,
@@ -282,18 +283,33 @@ impl<'l> Barrier<'l> {
 
     /// Builds the barrier and announces it to the other ranks; see [`Exchange::build`].
     pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        self.exchange()?.build()
+    }
+
+    /// Builds the barrier and launches it once.
+    pub fn run(self) -> Result<(), RunError> {
+        self.build()?.run()
+    }
+
+    /// Describes what would happen, as text to read; see [`Exchange::explain`].
+    pub fn explain(&self) -> Result<String, RunError> {
+        self.exchange()?.explain()
+    }
+
+    /// Traces the kernel and stops there; see [`Exchange::trace`].
+    pub fn trace(self) -> Result<Traced, RunError> {
+        self.exchange()?.trace()
+    }
+
+    /// A barrier is an all-gather of one number from each rank, which nobody reads.
+    fn exchange(&self) -> Result<Exchange<'static, 'l, u64, u64>, RunError> {
         // An element of eight bytes fills a packet by itself, so no packing is needed.
         let zeros = |len| match self.link.seat() {
             Some(seat) => seat.stream.device().zeros::<u64>(len),
             None => Ok(Tensor::zeros(len)),
         };
         let (inp, out) = (zeros(1)?, zeros(self.link.world_size())?);
-        let exchange = Exchange::at(Operation::Exchange(Pattern::Barrier), Some(self.link), &out, &inp, self.at);
-        exchange.deadline(self.deadline).build()
-    }
-
-    /// Builds the barrier and launches it once.
-    pub fn run(self) -> Result<(), RunError> {
-        self.build()?.run()
+        let operation = Operation::Exchange(Pattern::Barrier);
+        Ok(Exchange::at(operation, Some(self.link), &out, &inp, self.at.clone()).deadline(self.deadline))
     }
 }

@@ -7,7 +7,7 @@ use tilewire::collective::Launch;
 use tilewire::hook::{AnyValue, Regs};
 use tilewire::ir::Part;
 use tilewire::link::{Staged, StagedLeg, Transport};
-use tilewire::schedule::{Leg, Ring, RingReduce, reduce_tiles, ring_reduce};
+use tilewire::schedule::{Position, Ring, RingReduce, reduce_tiles, ring_reduce};
 use tilewire::transport::{PeerEndpoint, RankError, There};
 use tilewire::{Memory, Rank, Tensor, kernel};
 
@@ -55,7 +55,7 @@ fn chain(link: &dyn Transport) -> Result<(), RankError> {
             }),
             (Some(from), Some(to)) => {
                 let ends = ((from_ref(&**from), from.plan()), (from_ref(&**to), to.plan()));
-                reduce_tiles(r, ends.0, ends.1, to.tiling(), f32::TYPES, &|at: &Leg<'_>, got| {
+                reduce_tiles(r, ends.0, ends.1, to.tiling(), f32::TYPES, &|at: &Position<'_>, got| {
                     let sum = of_f32(got[0]) + x.load(at.pos);
                     y.store(at.pos, sum);
                     sum.into()

@@ -5,7 +5,7 @@ use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
-use tilewire::{Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_to_all, barrier};
+use tilewire::{Algorithm, Bf16, Config, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_to_all, barrier};
 use tilewire_testkit::random::Random;
 
 /// Random cases of all kinds, each built and launched twice.
@@ -147,6 +147,24 @@ pub fn nobody_leaves_a_barrier_before_all_have_come() {
     assert!(counts.into_iter().all(|least| least >= 4));
 }
 
+/// A barrier can be described and traced like every other collective, and neither meets the other ranks.
+#[test]
+fn a_barrier_is_explained_and_traced_like_the_others() {
+    World::threads(3)
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let text = barrier(&link).explain()?;
+            assert!(text.contains("barrier") && text.contains("packet"), "{text}");
+            if world.rank() == Rank::new(0) {
+                let traced = barrier(&link).deadline(None).trace()?;
+                assert_eq!(traced.kernel.to_string(), barrier(&link).trace()?.kernel.to_string());
+            }
+            barrier(&link).run()?;
+            Ok(link.close()?)
+        })
+        .unwrap();
+}
+
 /// What is said last about a knob holds, and a configuration takes nothing back that it does not speak of.
 #[test]
 fn a_configuration_and_single_knobs_combine_in_any_order() {
@@ -154,6 +172,7 @@ fn a_configuration_and_single_knobs_combine_in_any_order() {
         .run(|world| {
             let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
             let (x, y) = (Tensor::<f32>::zeros(100_000), Tensor::<f32>::zeros(100_000));
+            let gathered = Tensor::<f32>::zeros(200_000);
             let slots = Knobs { slot_bytes: Some(4096), depth: Some(4), ..Knobs::default() };
             let exchange = || all_to_all(&link, &y, &x).primitive(Primitive::Staged);
             let kernel = |exchange: Exchange<'_, '_, f32, f32>| Ok::<_, RunError>(exchange.trace()?.kernel.to_string());
@@ -165,6 +184,13 @@ fn a_configuration_and_single_knobs_combine_in_any_order() {
             for other in [exchange().config(slots), exchange().blocks(2), exchange().blocks(2).config(slots).depth(2)] {
                 assert_ne!(kernel(other)?, wanted);
             }
+            // So do the settings that are no knobs, and the knobs of far peers.
+            let ring = Config { algorithm: Some(Algorithm::Ring), rounds: Some(Rounds::Roles), ..Config::default() };
+            let gather = || all_gather(&link, &gathered, &x).primitive(Primitive::Staged);
+            let wanted = kernel(gather().config(Config { near: slots, far: Some(slots), ..ring }))?;
+            assert_eq!(kernel(gather().algorithm(Algorithm::Ring).config(slots).rounds(Rounds::Roles))?, wanted);
+            assert_eq!(kernel(gather().far(slots).config(slots).rounds(Rounds::Blocks).config(ring))?, wanted);
+            assert_ne!(kernel(gather().config(slots))?, wanted);
             Ok(link.close()?)
         })
         .unwrap();
