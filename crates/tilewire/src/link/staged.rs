@@ -2,7 +2,7 @@
 
 use super::{Transport, check_transfer};
 use crate::hook::{Block, Regs, RoleCtx};
-use crate::schedule::{Leg, Packing, Peer, StagedPlan, StagedRecv, StagedSend, Tiling, recv_tiles, send_tiles};
+use crate::schedule::{Packing, Peer, Position, StagedPlan, StagedRecv, StagedSend, Tiling, recv_tiles, send_tiles};
 use crate::transport::{Protocol, Rank, Transfer, TransferError};
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -191,7 +191,7 @@ ends! {
 impl<'t, R: Regs> StagedSender<'t, R> {
     /// Sends this block's tiles, as [`send_tiles`] does.
     #[track_caller]
-    pub fn send(&self, r: &RoleCtx<'t>, produce: impl Fn(&Leg<'t>) -> R::Of<'t>) {
+    pub fn send(&self, r: &RoleCtx<'t>, produce: impl Fn(&Position<'t>) -> R::Of<'t>) {
         let Numbers { plan, tiling, packing } = self.numbers;
         send_tiles::<R>(r, &self.peer, plan, tiling, packing, produce);
     }
@@ -200,7 +200,7 @@ impl<'t, R: Regs> StagedSender<'t, R> {
 impl<'t, R: Regs> StagedReceiver<'t, R> {
     /// Receives this block's tiles, as [`recv_tiles`] does.
     #[track_caller]
-    pub fn recv(&self, r: &RoleCtx<'t>, consume: impl Fn(&Leg<'t>, R::Of<'t>)) {
+    pub fn recv(&self, r: &RoleCtx<'t>, consume: impl Fn(&Position<'t>, R::Of<'t>)) {
         let Numbers { plan, tiling, packing } = self.numbers;
         recv_tiles::<R>(r, &self.peer, plan, tiling, packing, consume);
     }

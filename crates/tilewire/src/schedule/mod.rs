@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `peer.rs` | [`Peer`], a peer as a kernel reaches it; [`Reach`], how a transport does that; [`LoadStore`] |
 //! | `posted.rs` | [`PostedReach`]: by posts to a network proxy |
-//! | `tiling.rs` | [`Tiling`]: a chunk cut into tiles, dealt to blocks; [`Spot`]: one element of one |
+//! | `tiling.rs` | [`Tiling`]: a chunk in tiles, for blocks; [`Spot`]: an element; [`Position`]: where a hook runs |
 //! | `packing.rs` | [`Packing`]: where the parts of an element lie in a slot |
 //! | `counters.rs` | the counters a role keeps across launches |
 //! | `staged.rs` | steps through slots of staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
@@ -65,4 +65,4 @@ pub use reduce::{
 pub use relay::{Relay, recv_relayed, relay_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
-pub use tiling::{Leg, Spot, Tile, Tiling};
+pub use tiling::{Position, Spot, Tile, Tiling};
