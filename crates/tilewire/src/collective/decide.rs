@@ -52,9 +52,9 @@ struct Choices {
     ring: usize,
 }
 
-/// One thread runs all blocks, so having more than one gains nothing. Slots stay in the second-level cache. A message of
-/// 1 KiB is faster with a signal than in packets (docs/decisions/0005). When both ranks send, packets stay ahead up to
-/// larger sizes, because one role serves both legs.
+/// One thread runs all blocks, so having more than one gains nothing. Slots stay in the second-level cache. A message
+/// of 1 KiB is faster with a signal than in packets (docs/decisions/0005). When both ranks send, packets stay ahead up
+/// to larger sizes, because one role serves both legs.
 const CPU: Choices = Choices {
     packets_up_to: 512,
     packets_for_block: usize::MAX,

@@ -2,8 +2,8 @@
 //!
 //! A core that streams through 16 MiB in 4 KiB pages walks the page tables 4096 times, and its prefetchers stop at the
 //! end of every page. In pages of 2 MiB the same reads are much faster (docs/decisions/0004). Unless set to `never`
-//! (`/sys/kernel/mm/transparent_hugepage/enabled`), Linux provides huge pages on request when an aligned stretch of that
-//! size is first touched. So blocks are aligned to it, and the request comes before the zeroing.
+//! (`/sys/kernel/mm/transparent_hugepage/enabled`), Linux provides huge pages on request when an aligned stretch of
+//! that size is first touched. So blocks are aligned to it, and the request comes before the zeroing.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
