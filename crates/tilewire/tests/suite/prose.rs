@@ -81,12 +81,12 @@ fn decision_records_have_a_date_figures_and_consequences() {
 
 // ---- the judges ---------------------------------------------------------------------------------------------------
 
-/// Lines that are comments and too wide, from 1, each with its width.
+/// The numbers and widths of lines that are comments and too wide.
 fn wide_comments(text: &str, mark: &str) -> Vec<(usize, usize)> {
     wide(text, |line| line.trim_start().starts_with(mark))
 }
 
-/// Lines of Markdown that are too wide, and neither rows of tables nor between fences.
+/// Lines of Markdown that are too wide. Rows of tables and lines between fences do not count.
 fn wide_prose(text: &str) -> Vec<(usize, usize)> {
     let mut is_code = false;
     wide(text, |line| {
@@ -101,14 +101,14 @@ fn wide(text: &str, mut is_judged: impl FnMut(&str) -> bool) -> Vec<(usize, usiz
     lines.map(|(number, line)| (number, line.chars().count())).filter(|(_, width)| *width > WIDTH).collect()
 }
 
-/// Where the links of a Markdown text lead, if that is a file.
+/// The files that the links of a Markdown text lead to.
 fn targets(text: &str) -> Vec<String> {
     let ends = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
     let files = ends.map(|(target, _)| target.split('#').next().unwrap_or_default());
     files.filter(|target| !target.is_empty() && !target.contains([':', ' ', '\n'])).map(str::to_string).collect()
 }
 
-/// What a decision record lacks.
+/// The parts that a decision record lacks.
 fn missing(text: &str, number: &str) -> Vec<String> {
     let mut found = Vec::new();
     if !text.starts_with(&format!("# {number}: ")) {
@@ -135,7 +135,7 @@ fn files() -> Vec<PathBuf> {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                // What is built, and what is not the repository's.
+                // Skips what was built, and folders that do not belong to the repository.
                 if !["target", "shared", ".git"].contains(&name.as_str()) {
                     collect(&path, found);
                 }
