@@ -37,7 +37,7 @@ const fn get(packet: usize, flag: u32) -> Small {
     Small::Packets { count: 1, put: None, get: Some((packet, flag)), get_first: false }
 }
 
-/// One rank for each program text.
+/// One rank for each of these lists of ops.
 fn program(ranks: &[&[Small]]) -> Program {
     let party = |(rank, ops): (usize, &&[Small])| Party { rank, block: 0, role: 0, copy: 0, ops: ops.to_vec() };
     Program { parties: ranks.iter().enumerate().map(party).collect(), tensor: None }
