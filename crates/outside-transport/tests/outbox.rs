@@ -1,4 +1,5 @@
-//! A transport from outside the library: under its collectives, and beside its own transport in one kernel.
+//! A transport from outside the library: under the library's collectives, and beside the library's own transport in one
+//! kernel.
 
 use outside_transport::{OutboxTransport, Outboxes};
 use std::time::Duration;
@@ -81,7 +82,7 @@ fn what_is_put_waits_in_the_outbox() {
 
 #[test]
 fn slots_fill_the_staging_to_its_last_byte() {
-    // Two blocks of four slots of 56 elements: what is delivered of the last must not go beyond.
+    // Two blocks of four slots of 56 elements. The delivery of the last slot must not reach beyond it.
     let outboxes = Outboxes::new(2, 1792).unwrap();
     let staged = Knobs { blocks: Some(2), slot_bytes: Some(224), depth: Some(4), ..Knobs::default() };
     let shift = |world: World| -> Result<(), RankError> {
@@ -135,7 +136,7 @@ fn one_kernel_sends_over_one_transport_and_receives_over_another() {
         let (me, peer) = (world.rank(), world.next());
         let (inp, out) = (Tensor::<f32>::zeros(3000), Tensor::<f32>::zeros(3000));
         let deadline = Duration::from_secs(20);
-        // What rank 0 sends goes through shared memory, what rank 1 sends through its outbox.
+        // Rank 0 sends through shared memory, and rank 1 through its outbox.
         let mut swap = match me.index() {
             0 => over_two((&shm, outside), (&out, &inp), peer, deadline)?,
             _ => over_two((outside, &shm), (&out, &inp), peer, deadline)?,
@@ -205,7 +206,7 @@ fn every_collective_and_transfer_runs_over_any_transport_and_into_its_windows() 
         for link in links {
             let me = world.rank().index();
             let root = Rank::new(1);
-            // Chunk c of the input of rank r is full of 10 r + c.
+            // Every element of chunk c of the input of rank r is 10 r + c.
             for chunk in [5, 700] {
                 let chunks = |of: &dyn Fn(usize) -> f32| -> Vec<f32> {
                     (0..RANKS).flat_map(|c| std::iter::repeat_n(of(c), chunk)).collect()
@@ -268,7 +269,7 @@ fn every_collective_and_transfer_runs_over_any_transport_and_into_its_windows() 
 fn it_writes_straight_into_windows_of_its_own() {
     ranks(3, |world, link| {
         let (me, chunk) = (world.rank().index(), 500);
-        // The lengths of windows may differ, and what does not fit is refused by its rank's number.
+        // The lengths of windows may differ. The error about one that is too short names its rank.
         let short = Window::<f32>::allocate(link, if me == 2 { 1 } else { 3 * chunk })?;
         let inp = Tensor::from_fn(3 * chunk, |i| (1000 * me + i) as f32);
         if me == 0 {
