@@ -170,7 +170,7 @@ fn connections_that_stand_still_are_closed_and_ranks_served_meanwhile() {
         stream.write_all(&b"tilewire\x02"[..sent % 9]).unwrap();
         standing.push(stream);
     }
-    // A rank that stops in the middle of a message, and one that sends byte by byte. Only the limit on time ends them.
+    // A rank that stops in the middle of a message. Only the limit on time ends it.
     let mut amid = member(victim.address(), 1, 2);
     amid.write_all(&message(SET, 1, &[0; 100])[..50]).unwrap();
     victim.still_serves();
