@@ -1,4 +1,4 @@
-//! The numbers of a staged pipeline, said once: for schedules of one's own.
+//! The numbers of a staged pipeline, given once, for your own schedules.
 
 use super::{Transport, check_transfer};
 use crate::hook::{Block, Regs, RoleCtx};
