@@ -266,7 +266,7 @@ pub fn barrier<'l>(link: &'l dyn Transport) -> Barrier<'l> {
     Barrier { link, deadline: link.deadline(), at: SourceLine::caller() }
 }
 
-/// A builder for a [`barrier`].
+/// A builder for a [`barrier`]. It has neither hooks nor knobs, because it moves one number between any two ranks.
 #[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Barrier<'l> {
     link: &'l dyn Transport,
