@@ -455,8 +455,8 @@ fn block_scope_between_blocks() -> Seen {
     check(&[vec![blocks]])
 }
 
-/// The additions are atomic for the lanes of one block only, so one of two blocks may be lost. The signals come after,
-/// and nothing else is wrong.
+/// The additions are atomic for the lanes of one block only, so that of one block may be lost. The signals come after
+/// them, and nothing else is wrong.
 fn block_scope_counter_of_two_blocks() -> Seen {
     let s = Shared::new();
     let count = s.kernel(|k, kit| {

@@ -40,7 +40,7 @@ fn sends(pending: u32, done: Option<BulkDone>) -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Only the first of two copies has arrived when the signal is given.
+/// Only the first of two copies is known to have arrived when the signal is given.
 fn bulk_wait_leaves_one_pending() -> Seen {
     sends(1, Some(BulkDone::Complete))
 }
