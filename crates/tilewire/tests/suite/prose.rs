@@ -117,7 +117,7 @@ fn files() -> Vec<PathBuf> {
                     collect(&path, found);
                 }
             } else if [".rs", ".md", ".toml", ".yml"].iter().any(|end| name.ends_with(end))
-                || path.parent().is_some_and(|folder| folder.ends_with(".ci")) && !name.ends_with(".baseline")
+                || path.parent() == Some(&root().join(".ci")) && !name.ends_with(".baseline")
             {
                 found.push(path);
             }
