@@ -36,6 +36,17 @@ pub fn mesh(world: &World, domains: Option<Vec<Vec<u32>>>, provider: &str) -> Re
     MeshTransport::rendezvous(world, options)
 }
 
+/// As [`mesh`], where ranks that are threads are joined by the network.
+pub fn mesh_of_threads(
+    world: &World,
+    domains: Option<Vec<Vec<u32>>>,
+    provider: &str,
+) -> Result<MeshTransport, TransportError> {
+    let network = network(provider);
+    let options = MeshOptions { domains, sizes: SMALL, network, over_network: true, ..MeshOptions::default() };
+    MeshTransport::rendezvous(world, options)
+}
+
 /// How often tests of faults repeat: `usual`, or what `TILEWIRE_KILLS` says.
 pub fn rounds(usual: u64) -> u64 {
     std::env::var("TILEWIRE_KILLS").map_or(usual, |kills| kills.parse().expect("TILEWIRE_KILLS is a number"))

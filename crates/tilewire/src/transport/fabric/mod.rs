@@ -99,6 +99,9 @@ pub struct FabricCarrier {
     options: FabricOptions,
 }
 
+/// The card of each rank; `None` for ranks that are not connected.
+type Cards = Vec<Option<Vec<u8>>>;
+
 /// Registered memory.
 struct Registered {
     region: Region,
@@ -177,6 +180,11 @@ impl FabricCarrier {
     /// # Errors
     /// If a card is malformed, if ranks chose different providers, or if some ranks did not answer in time.
     pub fn connect(&mut self, cards: &[Option<Vec<u8>>]) -> Result<(), NetworkError> {
+        connect_all(&mut [(self, cards.to_vec())])
+    }
+
+    /// Says hello to the ranks whose cards are given.
+    fn greet(&mut self, cards: &[Option<Vec<u8>>]) -> Result<(), NetworkError> {
         for (rank, card) in cards.iter().enumerate().take(self.peers.len()) {
             let Some(card) = card.as_ref().filter(|_| rank != self.rank) else { continue };
             let card = Card::parse(rank, card)?;
@@ -201,39 +209,39 @@ impl FabricCarrier {
             let Card { confirmation, greeting, .. } = card;
             self.peers[rank] = Some(Known { hall, confirmation, greeting, heard: false, confirmed: false });
         }
-        let ranks = 0..self.peers.len();
-        for rank in ranks.clone() {
+        for rank in 0..self.peers.len() {
             let Some(known) = &self.peers[rank] else { continue };
             let bytes = Bytes::copied(&self.card.greeting.to_le_bytes());
             let post = Post { bytes, place: known.hall, offset: 0, kind: Kind::Hello, value: 0, id: None };
             self.posts.push(rank, post);
         }
-        let hello = self.options.hello_or_default();
-        let deadline = Deadline::after(hello);
-        loop {
-            // A peer that has already connected to all ranks may write now.
-            let mut events = std::mem::take(&mut self.early);
-            let stepped = self.step(&mut events);
-            self.early = events;
-            stepped.map_err(|error| match error {
-                ProxyError::Carrier { peer, what } => NetworkError::Failed { peer, what },
-                other => NetworkError::Failed { peer: None, what: other.to_string() },
-            })?;
-            let lacks = |what: fn(&Known) -> bool| -> Vec<usize> {
-                let of = |(rank, known): (usize, &Option<Known>)| known.as_ref().filter(|k| !what(k)).map(|_| rank);
-                self.peers.iter().enumerate().filter_map(of).collect()
-            };
-            let (unheard, unconfirmed) = (lacks(|known| known.heard), lacks(|known| known.confirmed));
-            // This rank may stop polling only after its echoes have been posted.
-            if unheard.is_empty() && unconfirmed.is_empty() && !self.posts.is_waiting() {
-                return Ok(());
-            }
-            if deadline.is_over() {
-                let (waited, provider) = (hello.as_millis() as u64, self.choice.to_string());
-                return Err(NetworkError::Silent { unheard, unconfirmed, waited, provider });
-            }
-            std::thread::sleep(NAP);
-        }
+        Ok(())
+    }
+
+    /// Makes progress. Returns true if all connected ranks have answered.
+    fn meet(&mut self) -> Result<bool, NetworkError> {
+        // A peer that has already connected to all ranks may write now.
+        let mut events = std::mem::take(&mut self.early);
+        let stepped = self.step(&mut events);
+        self.early = events;
+        stepped.map_err(|error| match error {
+            ProxyError::Carrier { peer, what } => NetworkError::Failed { peer, what },
+            other => NetworkError::Failed { peer: None, what: other.to_string() },
+        })?;
+        let has_met = self.peers.iter().flatten().all(|known| known.heard && known.confirmed);
+        // This rank may stop polling only after its echoes have been posted.
+        Ok(has_met && !self.posts.is_waiting())
+    }
+
+    /// The error for ranks that did not answer in time.
+    fn silent(&self, waited: Duration) -> NetworkError {
+        let lacks = |what: fn(&Known) -> bool| -> Vec<usize> {
+            let of = |(rank, known): (usize, &Option<Known>)| known.as_ref().filter(|k| !what(k)).map(|_| rank);
+            self.peers.iter().enumerate().filter_map(of).collect()
+        };
+        let (unheard, unconfirmed) = (lacks(|known| known.heard), lacks(|known| known.confirmed));
+        let (waited, provider) = (waited.as_millis() as u64, self.choice.to_string());
+        NetworkError::Silent { unheard, unconfirmed, waited, provider }
     }
 
     /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of
@@ -244,6 +252,10 @@ impl FabricCarrier {
     pub fn register(&mut self, memory: &Memory) -> Result<Vec<u8>, NetworkError> {
         if !memory.reachable_from().host {
             return Err(NetworkError::Device);
+        }
+        if memory.bytes() == 0 {
+            // There is nothing to register. Nobody writes to this place.
+            return Ok(Place { base: 0, key: 0, bytes: 0 }.to_bytes());
         }
         if let Some((number, offset)) = self.registered(memory) {
             let Registered { region, uses } = &mut self.regions[number];
@@ -260,6 +272,9 @@ impl FabricCarrier {
     /// Takes one `register` back. Returns true if it was the last one for this memory. Then later writes of peers to
     /// the memory fail, and the registration ends when this rank's writes from it are complete.
     pub fn unregister(&mut self, memory: &Memory) -> bool {
+        if memory.bytes() == 0 {
+            return false;
+        }
         let Some((number, _)) = self.registered(memory) else { return false };
         self.regions[number].uses -= 1;
         let is_over = self.regions[number].uses == 0;
@@ -483,6 +498,32 @@ impl Carrier for FabricCarrier {
 impl std::fmt::Debug for FabricCarrier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "FabricCarrier of rank {} over {}", self.rank, self.choice)
+    }
+}
+
+/// Connects several ranks of this process to the ranks whose cards are given beside each. As
+/// [`FabricCarrier::connect`], for a thread that plays several ranks.
+///
+/// # Errors
+/// As there.
+pub(crate) fn connect_all(carriers: &mut [(&mut FabricCarrier, Cards)]) -> Result<(), NetworkError> {
+    for (carrier, cards) in carriers.iter_mut() {
+        carrier.greet(cards)?;
+    }
+    let hello = carriers.iter().map(|(carrier, _)| carrier.options.hello_or_default()).max().unwrap_or_default();
+    let deadline = Deadline::after(hello);
+    loop {
+        let mut late = None;
+        for (carrier, _) in carriers.iter_mut() {
+            if !carrier.meet()? {
+                late = Some(&**carrier);
+            }
+        }
+        match late {
+            None => return Ok(()),
+            Some(late) if deadline.is_over() => return Err(late.silent(hello)),
+            Some(_) => std::thread::sleep(NAP),
+        }
     }
 }
 
