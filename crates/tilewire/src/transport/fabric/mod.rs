@@ -37,13 +37,15 @@
 //!   poll does not count.
 //! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Where numbers
 //!   have room for a cookie (`number.rs`), numbers of strangers are dropped and counted. Where they have none
-//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**.
+//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**. A failure that the provider reports without one of
+//!   this rank's writes is a stranger's, who may have connected and sent anything. It is counted, too.
 //! - **The carrier does not watch for dead peers**, because providers tell an idle rank nothing about a peer that died.
 //!   A failed write is an error that names the peer.
 //! - **Must not know**: the meaning of a notice, segments, kernels.
 
 mod card;
 mod choice;
+mod closing;
 mod error;
 mod number;
 mod options;
@@ -61,6 +63,7 @@ use super::proxy::{Carrier, Event, ProxyError, Source, Target, Write};
 use super::socket;
 use crate::tensor::Memory;
 use card::{Card, Place};
+use closing::{Closing, WORD_BYTES, Word};
 use number::{Kind, Read};
 use posts::{Bytes, Post, Posts};
 use std::collections::HashMap;
@@ -68,8 +71,13 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tilewire_fabric::{Completion, Region};
 
-/// The size of a peer's part of a rank's hall in bytes: its greeting, and the target of writes without bytes.
-const HALL_BYTES: usize = 16;
+/// The size of a peer's part of a rank's hall in bytes: its greeting, the target of writes without bytes, and the words
+/// about closed memory.
+const HALL_BYTES: usize = WORDS + 2 * WORD_BYTES;
+/// The offset of the words about closed memory.
+const WORDS: usize = 16;
+/// While this rank has closed nothing, it looks for closings of peers once in this many polls.
+const LOOK: u32 = 16;
 /// The pause between two polls of a rank that waits for hellos.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -81,7 +89,9 @@ pub struct FabricCarrier {
     /// This rank's memory that peers write, and its place, by the number of the region.
     opened: HashMap<u16, (Memory, Vec<u8>)>,
     /// Memory of closed regions. The provider may still be receiving into it.
-    closed: Vec<Memory>,
+    closing: Closing,
+    /// The number of polls, modulo [`LOOK`].
+    polls: u32,
     _hall: Region,
     hall_memory: Memory,
     posts: Posts,
@@ -94,7 +104,7 @@ pub struct FabricCarrier {
     completions: Vec<Completion>,
     /// Events that arrived while this rank was still connecting to other ranks.
     early: Vec<Event>,
-    /// How many numbers of strangers have arrived.
+    /// How many numbers of strangers have arrived, and how many of their operations have failed.
     strangers: u64,
     options: FabricOptions,
 }
@@ -151,13 +161,14 @@ impl FabricCarrier {
         let posts = Posts::new(endpoint, &choice, ranks, &options)?;
         let bytes = card.to_bytes();
         let (regions, targets, completions) = (Vec::new(), HashMap::new(), Vec::new());
-        let (opened, closed) = (HashMap::new(), Vec::new());
+        let (opened, closing) = (HashMap::new(), Closing::default());
         let peers = (0..ranks).map(|_| None).collect();
         let carrier = FabricCarrier {
             rank,
             regions,
             opened,
-            closed,
+            closing,
+            polls: 0,
             _hall: hall,
             hall_memory,
             posts,
@@ -208,6 +219,7 @@ impl FabricCarrier {
             };
             let Card { confirmation, greeting, .. } = card;
             self.peers[rank] = Some(Known { hall, confirmation, greeting, heard: false, confirmed: false });
+            self.closing.connect(rank);
         }
         for rank in 0..self.peers.len() {
             let Some(known) = &self.peers[rank] else { continue };
@@ -302,7 +314,7 @@ impl FabricCarrier {
         &self.choice
     }
 
-    /// How many numbers of strangers have arrived here and were dropped.
+    /// How many numbers of strangers have arrived here and were dropped, and how many operations of strangers failed.
     pub fn strangers(&self) -> u64 {
         self.strangers
     }
@@ -322,11 +334,8 @@ impl FabricCarrier {
     fn hear(&mut self, sender: Option<usize>) -> Result<(), ProxyError> {
         for (rank, known) in self.peers.iter_mut().enumerate() {
             let Some(known) = known.as_mut().filter(|_| sender.is_none_or(|sender| sender == rank)) else { continue };
-            let place = self.hall_memory.part(rank * HALL_BYTES, 8);
-            // SAFETY: these are eight bytes of this carrier's own memory. A peer may be writing them, so the read is
-            // volatile, and a torn greeting differs from the expected one.
-            let is = u64::from_le_bytes(unsafe { place.start().cast::<[u8; 8]>().read_volatile() });
-            known.heard |= is == known.greeting;
+            // A torn greeting differs from the expected one.
+            known.heard |= u64::from_le_bytes(read(&self.hall_memory, rank * HALL_BYTES)) == known.greeting;
             if sender.is_some() && !known.heard {
                 let what = format!("the bytes of its hello were not there when the number was, over {}", self.choice);
                 return Err(ProxyError::Carrier { peer: sender, what });
@@ -396,11 +405,29 @@ impl FabricCarrier {
                         self.confirmed(done, events);
                     }
                 }
-                Completion::Failed { token, error } => return Err(self.posts.failed(token, &error)),
+                Completion::Failed { token: Some(token), error } => return Err(self.posts.failed(token, &error)),
+                // Not of a write of this rank: a stranger's, or one that was copied and whose echo will not come.
+                Completion::Failed { token: None, .. } => self.strangers += 1,
             }
         }
         self.completions = completions;
+        self.settle();
         self.posts.advance()
+    }
+
+    /// Exchanges words about closed memory with the peers.
+    fn settle(&mut self) {
+        self.polls = (self.polls + 1) % LOOK;
+        if self.polls != 0 && !self.closing.keeps() {
+            return;
+        }
+        let hall = &self.hall_memory;
+        let said = |rank: usize, word: Word| closing::number_of(read(hall, rank * HALL_BYTES + WORDS + word.offset()));
+        for (rank, word, number) in self.closing.step(said) {
+            let place = self.peers[rank].as_ref().expect("a connected peer").hall;
+            let (bytes, offset) = (Bytes::copied(&closing::sealed(number)), (WORDS + word.offset()) as u64);
+            self.posts.push(rank, Post { bytes, place, offset, kind: Kind::Silent, value: 0, id: None });
+        }
     }
 
     fn arrived(&mut self, number: u64, events: &mut Vec<Event>) -> Result<(), ProxyError> {
@@ -434,7 +461,10 @@ impl FabricCarrier {
     /// Handles the confirmation of a write or of a hello.
     fn confirmed(&mut self, done: posts::Done, events: &mut Vec<Event>) {
         match done {
-            posts::Done::Write { id } => events.push(Event::Delivered { id }),
+            posts::Done::Write { id } => {
+                self.closing.delivered(id);
+                events.push(Event::Delivered { id });
+            }
             posts::Done::Hello { peer } => {
                 if let Some(known) = &mut self.peers[peer] {
                     known.confirmed = true;
@@ -450,7 +480,11 @@ impl Carrier for FabricCarrier {
         let bytes = self.source(write)?;
         let offset = if write.source.bytes() == 0 { 0 } else { write.offset };
         let (kind, value) = write.notice.map_or((Kind::Silent, 0), |notice| (Kind::Notice, notice));
-        self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })
+        let taken = self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })?;
+        if taken {
+            self.closing.begun(write.id, write.peer);
+        }
+        Ok(taken)
     }
 
     fn open(&mut self, region: u16, memory: &Memory, _senders: &[usize]) -> Result<(), ProxyError> {
@@ -459,13 +493,13 @@ impl Carrier for FabricCarrier {
         Ok(())
     }
 
-    /// Makes later writes of peers fail. The provider may still be receiving a write, whose bytes may arrive during any
-    /// later poll. So the carrier keeps the memory as long as it lives itself.
+    /// Makes later writes of peers fail. The provider may still be receiving a write, whose bytes may arrive during a
+    /// later poll. So the carrier keeps the memory until all peers have said that theirs have ended (`closing.rs`).
     fn close(&mut self, region: u16) {
         if let Some((memory, _)) = self.opened.remove(&region)
             && self.unregister(&memory)
         {
-            self.closed.push(memory);
+            self.closing.keep(memory);
         }
     }
 
@@ -533,6 +567,14 @@ fn refused(error: NetworkError) -> ProxyError {
 
 fn place(region: &Region) -> Place {
     Place { base: region.base(), key: region.key(), bytes: region.bytes() as u64 }
+}
+
+/// Bytes of a carrier's own memory.
+fn read<const N: usize>(memory: &Memory, at: usize) -> [u8; N] {
+    let place = memory.part(at, N);
+    // SAFETY: these are bytes inside the memory, which the handle keeps alive. A peer may be writing them, so the read is
+    // volatile, and callers expect torn values.
+    unsafe { place.start().cast::<[u8; N]>().read_volatile() }
 }
 
 fn random<const N: usize>() -> Result<[u8; N], NetworkError> {
