@@ -23,7 +23,8 @@ pub const SMALL: ShmOptions = ShmOptions {
 
 /// A network on this host.
 pub fn network(provider: &str) -> NetworkOptions {
-    let options = NetworkOptions::default().provider(provider).library(libfabric::find().expect("the parent looked"));
+    let provider = libfabric::in_place_of(provider);
+    let options = NetworkOptions::default().provider(&provider).library(libfabric::find().expect("the parent looked"));
     if provider == "tcp" { options.address("127.0.0.1") } else { options }
 }
 

@@ -100,14 +100,15 @@ fn relieved(world: &World) -> Result<AnyTransport, RankError> {
 
 /// A network on this host.
 fn network(provider: &str) -> NetworkOptions {
-    let options = NetworkOptions::default().provider(provider).library(libfabric::find().expect("the parent looked"));
+    let provider = libfabric::in_place_of(provider);
+    let options = NetworkOptions::default().provider(&provider).library(libfabric::find().expect("the parent looked"));
     if provider == "tcp" { options.address("127.0.0.1") } else { options }
 }
 
 fn over(world: &World, provider: &str) -> Result<AnyTransport, RankError> {
     let options = FabricOptions { network: network(provider), ..FabricOptions::default() };
     let link = FabricTransport::rendezvous(world, options)?;
-    assert!(link.to_string().contains(provider), "{link}");
+    assert!(link.to_string().contains(&libfabric::in_place_of(provider)), "{link}");
     Ok(link.into())
 }
 
