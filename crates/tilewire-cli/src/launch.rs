@@ -79,7 +79,10 @@ fn deadline(text: &str) -> Result<String, String> {
 
 /// Runs a job; returns the first failing status, 128 + the number if a signal ended a rank.
 pub fn launch(job: &Job) -> Result<ExitCode> {
-    let (secret, limits) = (Secret::random()?, Limits::default());
+    // Ranks without an option have the deadline of this environment.
+    let given = job.deadline.clone().or_else(|| std::env::var("TILEWIRE_DEADLINE").ok());
+    let length = given.and_then(|text| Deadline::parse_length(&text)).unwrap_or(Some(Deadline::DEFAULT));
+    let (secret, limits) = (Secret::random()?, Limits::default().within(length));
     // For each rank two pipes and a connection to the store; strangers; and the descriptors for starting a process.
     reserve_descriptors(job.ranks.saturating_mul(3).saturating_add(limits.strangers + 32))?;
     let (own, hosts) = (["this host".to_string()], &job.hosts);
@@ -309,6 +312,7 @@ impl Running {
         // its own.
         signal_group(&child, libc::SIGKILL);
         let status = child.wait();
+        remove_shared_files(child.id());
         let (code, how) =
             status.as_ref().map_or((1, "could not be waited for".to_string()), |&status| described(status));
         if code != 0 && self.failed.is_none() {
@@ -342,6 +346,18 @@ fn described(status: ExitStatus) -> (u8, String) {
         (None, Some(signal)) => (128 + signal as u8, format!("was ended by signal {signal}")),
         (None, None) => (1, "ended for an unknown reason".to_string()),
     }
+}
+
+/// Removes what libfabric's shm provider leaves in shared memory for a process that did not end by itself: files of the
+/// name `PID:USER:NUMBER`. The process was a child of this one and has ended, so nobody else has its number.
+fn remove_shared_files(process: u32) {
+    let Ok(folder) = std::fs::read_dir("/dev/shm") else { return };
+    let is_its = |name: &str| {
+        let mut numbers = name.split(':').map(|number| number.parse::<u32>().ok());
+        numbers.next() == Some(Some(process)) && numbers.clone().count() == 2 && numbers.all(|number| number.is_some())
+    };
+    let of_process = |file: &std::fs::DirEntry| file.file_name().to_str().is_some_and(is_its);
+    folder.filter_map(Result::ok).filter(of_process).for_each(|file| _ = std::fs::remove_file(file.path()));
 }
 
 /// Starts the program of a rank.

@@ -201,6 +201,17 @@ fn what_a_rank_leaves_behind_ends_with_it() {
     assert_eq!(job.launcher.wait().unwrap().code(), Some(0));
 }
 
+/// libfabric's shm provider has a file for each process, which a process that is killed leaves there.
+#[test]
+fn the_file_of_a_killed_rank_in_shared_memory_is_removed() {
+    let (status, said, _) = run(launch(1, "for n in $$:0:7 $$:0; do : > /dev/shm/$n; done; echo $$; kill -KILL $$"));
+    assert_eq!(status, 128 + 9);
+    let process = said.trim().trim_start_matches("[0] ");
+    let is_there = |name: &str| Path::new("/dev/shm").join(format!("{process}:{name}")).exists();
+    assert!(!is_there("0:7") && is_there("0"), "{said}");
+    std::fs::remove_file(format!("/dev/shm/{process}:0")).unwrap();
+}
+
 #[test]
 fn signals_reach_the_ranks() {
     let lifeline = Lifeline::new("signals");

@@ -2,6 +2,7 @@
 
 use crate::domain::{Domain, close};
 use crate::error::FabricError;
+use crate::shared_files;
 use crate::sys;
 use std::ptr::null_mut;
 
@@ -13,6 +14,8 @@ pub struct AddressVector {
     vector: *mut sys::FidAv,
     /// The size of this end's own address in bytes.
     own: usize,
+    /// The addresses of all peers, if they are texts.
+    texts: Vec<Vec<u8>>,
     domain: Domain,
 }
 
@@ -42,7 +45,7 @@ impl AddressVector {
             ((*(*open).ops).av_open)(open, attr.as_mut_ptr(), &mut vector, null_mut())
         };
         domain.provider().check("fi_av_open", result)?;
-        Ok(AddressVector { vector, own: 0, domain: domain.clone() })
+        Ok(AddressVector { vector, own: 0, texts: Vec::new(), domain: domain.clone() })
     }
 
     pub(crate) fn set_own(&mut self, bytes: usize) {
@@ -73,6 +76,9 @@ impl AddressVector {
         // SAFETY: the vector is open, and the address is longer than what the provider reads.
         let inserted =
             unsafe { ((*(*self.vector).ops).insert)(self.vector, padded.as_ptr().cast(), 1, &mut addr, 0, null_mut()) };
+        if provider.has_text_addresses() {
+            self.texts.push(address.to_vec());
+        }
         match inserted {
             1 => Ok(Peer { addr, vector: self.vector as usize }),
             0 => Err(bad()),
@@ -94,5 +100,7 @@ impl Drop for AddressVector {
         if !unsafe { close(self.fid()) } {
             std::mem::forget(self.domain.clone());
         }
+        // A peer that was killed cannot remove its file, and the provider does not.
+        self.texts.iter().for_each(|address| shared_files::remove_of_dead(address));
     }
 }

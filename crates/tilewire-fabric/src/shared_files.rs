@@ -2,7 +2,8 @@
 //! closing it.
 //!
 //! The file is removed when the endpoint is dropped, and when the process ends by itself. A process that is killed by
-//! `SIGKILL`, or by a signal without a handler, leaves the file. [`left_behind`] finds such files.
+//! `SIGKILL`, or by a signal without a handler, leaves the file. The endpoints that know its address remove it when they
+//! are dropped. [`left_behind`] finds the files that nobody has removed.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
@@ -20,10 +21,8 @@ impl SharedFile {
     /// The file of an endpoint with this address. The provider's addresses are texts: `fi_shm`, a colon, two slashes,
     /// and the name of the file.
     pub fn of(address: &[u8]) -> SharedFile {
-        let text = address.split(|&byte| byte == 0).next().and_then(|text| std::str::from_utf8(text).ok());
-        let name = text.and_then(|text| text.strip_prefix("fi_shm://"));
-        let Some(name) = name.filter(|name| owner(name) == Some(std::process::id())) else { return SharedFile(None) };
-        let path = Path::new(FOLDER).join(name);
+        let own = of_process(address).filter(|(process, _)| *process == std::process::id());
+        let Some((_, path)) = own else { return SharedFile(None) };
         static HOOK: Once = Once::new();
         // SAFETY: the function may be called at any time until the process ends.
         HOOK.call_once(|| _ = unsafe { libc::atexit(at_exit) });
@@ -41,6 +40,26 @@ impl Drop for SharedFile {
     }
 }
 
+/// The process and the file of an endpoint with this address, if it has one.
+fn of_process(address: &[u8]) -> Option<(u32, PathBuf)> {
+    let text = address.split(|&byte| byte == 0).next().and_then(|text| std::str::from_utf8(text).ok())?;
+    let name = text.strip_prefix("fi_shm://")?;
+    Some((owner(name)?, Path::new(FOLDER).join(name)))
+}
+
+/// Removes the file of a peer with this address, if its process no longer exists.
+pub(crate) fn remove_of_dead(address: &[u8]) {
+    if let Some((process, path)) = of_process(address)
+        && !exists(process)
+    {
+        std::fs::remove_file(path).ok();
+    }
+}
+
+fn exists(process: u32) -> bool {
+    Path::new(&format!("/proc/{process}")).exists()
+}
+
 /// Removes the files of all open endpoints when the process ends, because endpoints in statics are not dropped.
 extern "C" fn at_exit() {
     let Ok(mut open) = OPEN.try_lock() else { return };
@@ -55,7 +74,7 @@ pub fn left_behind() -> Vec<PathBuf> {
     let Ok(folder) = std::fs::read_dir(FOLDER) else { return Vec::new() };
     let is_left = |path: &PathBuf| {
         let process = path.file_name().and_then(|name| owner(name.to_str()?));
-        process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+        process.is_some_and(|process| !exists(process))
     };
     folder.filter_map(|file| Some(file.ok()?.path())).filter(is_left).collect()
 }

@@ -20,6 +20,14 @@ pub fn find() -> Option<&'static Path> {
     }
 }
 
+/// The provider to use where a test says `tcp`: this one, or what `TILEWIRE_TEST_NETWORK` names (`.ci/verbs` does).
+pub fn in_place_of(provider: &str) -> String {
+    match std::env::var("TILEWIRE_TEST_NETWORK") {
+        Ok(other) if provider == "tcp" && !other.is_empty() => other,
+        _ => provider.to_string(),
+    }
+}
+
 fn search() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("TILEWIRE_LIBFABRIC").filter(|path| !path.is_empty()) {
         return Ok(path.into());

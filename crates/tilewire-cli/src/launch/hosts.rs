@@ -5,6 +5,9 @@
 //!     │                                       export TILEWIRE_RANK, ..., TILEWIRE_SECRET; cd; starts the program
 //!     └── keeps that input open ────────────▶ its end means that the launcher is gone: ends the program
 //! ```
+//! The program leads a session of its own where the host has `setsid`, as every Linux has. So whatever it has started
+//! is ended with it, except what has moved to another group.
+//!
 //! The secret travels inside the connection, so it is in no list of processes, here or there. The program is looked for
 //! at the same path, in the same folder. Whoever starts a job this way can log in to the hosts without a password.
 
@@ -173,17 +176,22 @@ pub fn script(variables: &[(&str, String)], program: &[OsString]) -> Result<Vec<
         1 => path.to_path_buf(),
         _ => std::path::absolute(path).context("the path of the program")?,
     };
+    // Without `setsid`, the word is empty, and only the program itself can be ended.
+    script.extend(b"own=$(command -v setsid)\n$own ");
     script.extend(quoted(path.as_os_str()));
     for argument in &program[1..] {
         script.push(b' ');
         script.extend(quoted(argument));
     }
     // The program, and beside it a process that waits for the end of the input: then the launcher is gone, or wants the
-    // rank to end.
+    // rank to end. A signal goes to the rank's group, or to the rank alone if it leads none. At the end, what the rank
+    // has left in its group is ended.
     script.extend(
         b" 3<&- &\nrank=$!\n\
-          { cat <&3; kill -TERM $rank; sleep 2; kill -KILL $rank; } >/dev/null 2>&1 &\nguard=$!\nexec 3<&-\n\
-          wait $rank\nstatus=$?\nkill $guard 2>/dev/null\nexit $status\n}\n",
+          end() { kill -$1 -- -$rank || kill -$1 $rank; }\n\
+          { cat <&3; end TERM; sleep 2; end KILL; } >/dev/null 2>&1 &\nguard=$!\nexec 3<&-\n\
+          wait $rank\nstatus=$?\nkill $guard 2>/dev/null\n\
+          [ -z \"$own\" ] || kill -KILL -- -$rank 2>/dev/null\nexit $status\n}\n",
     );
     if script.len() > LONGEST {
         bail!("the program's arguments and the TILEWIRE_ variables have {} bytes: at most {LONGEST}", script.len());
@@ -264,6 +272,30 @@ mod tests {
         let output = run(&["sleep", "60"], false);
         assert_eq!(output.status.code(), Some(128 + libc::SIGTERM), "{output:?}");
         assert!(start.elapsed().as_secs() < 30);
+    }
+
+    /// The process with this number, which a program has printed, ends soon.
+    fn ends(output: &std::process::Output) {
+        let number: u32 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+        let start = std::time::Instant::now();
+        // A process that has ended may stay as a zombie, where nobody reaps it.
+        let state = || std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        while state().rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z")) {
+            assert!(start.elapsed().as_secs() < 30, "{}", state());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn children_of_a_program_end_with_it() {
+        // One that ignores the polite signal, when the program ends by itself, and when the launcher is gone.
+        let child = "(trap '' TERM; exec sleep 61) >/dev/null & echo $!;";
+        let output = run(&["sh", "-c", &format!("{child} exit 7")], true);
+        assert_eq!(output.status.code(), Some(7));
+        ends(&output);
+        let output = run(&["sh", "-c", &format!("{child} wait")], false);
+        assert_eq!(output.status.code(), Some(128 + libc::SIGTERM), "{output:?}");
+        ends(&output);
     }
 
     #[test]

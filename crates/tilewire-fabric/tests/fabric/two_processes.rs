@@ -78,6 +78,7 @@ fn part_of_a_child() {
     match part {
         "echo" => echo(about),
         "idle" => idle(about),
+        "rest" => rest(about),
         "signals" => signals(),
         "leave" => leave(about),
         "plain" => plain(about),
@@ -166,55 +167,68 @@ fn a_killed_peer_is_an_error_or_silence_and_never_a_hang() {
         return;
     }
     // Not shm: its memory has spin locks, and a peer that dies with one of them leaves it locked forever.
-    for name in ["tcp"] {
-        let mut helper = Helper::start("idle", name);
-        let mut end = End::open(library().unwrap(), name, 1 << 20, &EndpointOptions::default());
-        let to = end.meet(&helper.hear());
-        helper.tell(&end.card());
-        let region = end.region.clone();
-        let write = |end: &mut End| {
-            let source = Source::Region { region: &region, offset: 0, bytes: 1 << 16 };
-            end.endpoint.write_delivered(to, source, Some(1), 7)
-        };
-        let since = Instant::now();
-        while !end.take(&Completion::Done { token: 7 }) {
-            let _ = write(&mut end).unwrap();
-            end.poll();
-            assert!(since.elapsed() < LONG);
-        }
-        let process = helper.child.id();
-        helper.kill();
-        // Writes that are under way now, and new ones.
-        let (since, mut failed, mut again) = (Instant::now(), Vec::new(), 0u64);
-        while since.elapsed() < Duration::from_millis(700) {
-            match write(&mut end) {
-                Ok(Posted::Taken) => {}
-                Ok(Posted::Again) => again += 1,
-                Err(error) => failed.push(error.to_string()),
-            }
-            end.poll();
-            for completion in end.got.drain(..) {
-                if let Completion::Failed { error, .. } = completion {
-                    failed.push(error.to_string());
-                }
-            }
-        }
-        println!("{name}: again {again} times, {} errors: {:?}", failed.len(), failed.first());
-        if name == "tcp" {
-            assert!(again > 0 || !failed.is_empty(), "it does not go on as before");
-            assert!(failed.iter().all(|words| !words.is_empty()));
-        }
-        // And the dead process has left its file, which is found.
-        if name == "shm" {
-            let own = left_by(process);
-            assert_eq!(own.len(), 1, "{own:?}");
-            std::fs::remove_file(&own[0]).unwrap();
-            assert!(left_by(process).is_empty());
-        }
-        drop(end);
-        let files = files_of(std::process::id());
-        assert!(files.len() <= 8, "at most those of tests beside this one: {files:?}");
+    let name = "tcp";
+    let mut helper = Helper::start("idle", name);
+    let mut end = End::open(library().unwrap(), name, 1 << 20, &EndpointOptions::default());
+    let to = end.meet(&helper.hear());
+    helper.tell(&end.card());
+    let region = end.region.clone();
+    let write = |end: &mut End| {
+        let source = Source::Region { region: &region, offset: 0, bytes: 1 << 16 };
+        end.endpoint.write_delivered(to, source, Some(1), 7)
+    };
+    let since = Instant::now();
+    while !end.take(&Completion::Done { token: 7 }) {
+        let _ = write(&mut end).unwrap();
+        end.poll();
+        assert!(since.elapsed() < LONG);
     }
+    helper.kill();
+    // Writes that are under way now, and new ones.
+    let (since, mut failed, mut again) = (Instant::now(), Vec::new(), 0u64);
+    while since.elapsed() < Duration::from_millis(700) {
+        match write(&mut end) {
+            Ok(Posted::Taken) => {}
+            Ok(Posted::Again) => again += 1,
+            Err(error) => failed.push(error.to_string()),
+        }
+        end.poll();
+        for completion in end.got.drain(..) {
+            if let Completion::Failed { error, .. } = completion {
+                failed.push(error.to_string());
+            }
+        }
+    }
+    println!("{name}: again {again} times, {} errors: {:?}", failed.len(), failed.first());
+    assert!(again > 0 || !failed.is_empty(), "it does not go on as before");
+    assert!(failed.iter().all(|words| !words.is_empty()));
+}
+
+/// Connects, and then touches the provider's memory no more until it is killed.
+fn rest(name: &str) {
+    let mut end = End::open(library().unwrap(), name, 4096, &EndpointOptions::default());
+    say(&end.card());
+    let _ = end.meet(&hear());
+    say("resting");
+    hear();
+}
+
+/// Nobody else can remove the file of a process that was killed by `SIGKILL`.
+#[test]
+fn the_survivors_of_a_killed_peer_remove_its_file() {
+    if library().is_none() {
+        return;
+    }
+    let mut helper = Helper::start("rest", "shm");
+    let mut end = End::open(library().unwrap(), "shm", 4096, &EndpointOptions::default());
+    let _ = end.meet(&helper.hear());
+    helper.tell(&end.card());
+    assert_eq!(helper.hear(), "resting");
+    let process = helper.child.id();
+    helper.kill();
+    assert_eq!(left_by(process).len(), 1, "what the process left is found");
+    drop(end);
+    assert_eq!(files_of(process), Vec::<PathBuf>::new());
 }
 
 /// The second end of plain loops.

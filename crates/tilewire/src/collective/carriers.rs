@@ -52,8 +52,24 @@ impl Carrier for Faulty {
         self.inner.close(region);
     }
 
+    fn place(&self, region: u16) -> Vec<u8> {
+        self.inner.place(region)
+    }
+
+    fn reach(&mut self, peer: usize, region: u16, place: &[u8]) -> Result<(), ProxyError> {
+        self.inner.reach(peer, region, place)
+    }
+
     fn reads(&self, memory: &Memory) -> bool {
         self.inner.reads(memory)
+    }
+
+    fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError> {
+        self.inner.lend(memory)
+    }
+
+    fn give_back(&mut self, memory: &Memory) {
+        self.inner.give_back(memory);
     }
 
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {

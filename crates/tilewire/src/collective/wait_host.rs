@@ -308,9 +308,23 @@ mod tests {
 
         fn close(&mut self, _: u16) {}
 
+        fn place(&self, _: u16) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn reach(&mut self, _: usize, _: u16, _: &[u8]) -> Result<(), ProxyError> {
+            Ok(())
+        }
+
         fn reads(&self, _: &Memory) -> bool {
             false
         }
+
+        fn lend(&mut self, _: &Memory) -> Result<(), ProxyError> {
+            Ok(())
+        }
+
+        fn give_back(&mut self, _: &Memory) {}
 
         fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
             let taken = (self.0, write.id, write.peer, write.notice.expect("a signal"));

@@ -1,15 +1,22 @@
 //! The transport of ranks that reach each other only by a network.
 
+#[cfg(feature = "cuda")]
+use super::NvlOptions;
 use super::{MeshOptions, MeshTransport, NetworkOptions, ShmOptions, Transport};
+#[cfg(feature = "cuda")]
+use crate::cuda::Device;
 use crate::transport::fabric::Choice;
 use crate::transport::{TransportError, World};
 use std::fmt;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 
-/// The sizes of a [`FabricTransport`], and its network. The sizes must be the same on all ranks.
+/// The sizes of a [`FabricTransport`], and its network. The sizes must be the same on all ranks: [`ShmOptions`] on CPUs,
+/// `NvlOptions` on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FabricOptions {
+pub struct FabricOptions<S = ShmOptions> {
     /// The sizes of staging and slots.
-    pub sizes: ShmOptions,
+    pub sizes: S,
     /// The number of descriptors that the ring of posts holds. The default is 1024.
     pub ring: Option<usize>,
     /// The provider, its address, and its limits. The default reads `TILEWIRE_FABRIC_PROVIDER` and
@@ -24,9 +31,16 @@ impl FabricOptions {
     }
 }
 
-/// The transport of ranks that are processes, on one or several hosts, and post everything to each other over a network
-/// of libfabric. It is a [`MeshTransport`] in which every rank is a domain of its own. Where several ranks share a
-/// host, a `MeshTransport` is faster.
+impl<S: Default> FabricOptions<S> {
+    fn of_mesh(self, ranks: usize) -> MeshOptions<S> {
+        let FabricOptions { sizes, ring, network } = self;
+        MeshOptions { sizes, ring, network, over_network: true, ..MeshOptions::alone(ranks) }
+    }
+}
+
+/// The transport of ranks that post everything to each other over a network of libfabric: processes on one or several
+/// hosts, or threads, which run on CPUs or GPUs. It is a [`MeshTransport`] in which every rank is a domain of its own.
+/// Where several ranks share a host, a `MeshTransport` is faster.
 ///
 /// Each rank tries the providers verbs, efa, cxi and tcp in this order, and takes the first one that passes a trial.
 /// All ranks must come to the same provider. `Display` says which one that is, and why.
@@ -57,20 +71,28 @@ pub fn ib_rendezvous(world: &World, options: FabricOptions) -> Result<IbTranspor
 }
 
 impl FabricTransport {
-    /// Makes a transport. Collective: every rank of the world calls it, with the same sizes. If ranks are threads,
-    /// posts are copied within the process.
+    /// Makes a transport. Collective: every rank of the world calls it, with the same sizes.
     pub fn rendezvous(world: &World, options: FabricOptions) -> Result<FabricTransport, TransportError> {
-        let FabricOptions { sizes, ring, network } = options;
-        let options = MeshOptions { sizes, ring, network, ..MeshOptions::alone(world.size()) };
-        Ok(FabricTransport(MeshTransport::rendezvous(world, options)?))
+        Ok(FabricTransport(MeshTransport::rendezvous(world, options.of_mesh(world.size()))?))
     }
 
-    /// The network. `None` if the world is one rank, or ranks are threads.
+    /// Makes a transport of ranks on GPUs, which are threads of one process. Collective, as
+    /// [`rendezvous`](Self::rendezvous).
+    #[cfg(feature = "cuda")]
+    pub fn rendezvous_on(
+        world: &World,
+        device: &Arc<Device>,
+        options: FabricOptions<NvlOptions>,
+    ) -> Result<FabricTransport, TransportError> {
+        Ok(FabricTransport(MeshTransport::rendezvous_on(world, device, options.of_mesh(world.size()))?))
+    }
+
+    /// The network. `None` if the world is one rank.
     pub fn network(&self) -> Option<&Choice> {
         self.0.network()
     }
 
-    /// The number of bytes that this rank has sent. If ranks are threads, the number that has arrived here.
+    /// The number of bytes that this rank has sent.
     pub fn carried_bytes(&self) -> u64 {
         self.0.carried_bytes()
     }
@@ -89,7 +111,7 @@ impl fmt::Display for FabricTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network() {
             Some(choice) => choice.fmt(f),
-            None => f.write_str("copies within the process"),
+            None => f.write_str("no network: there is one rank"),
         }
     }
 }

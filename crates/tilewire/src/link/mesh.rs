@@ -60,7 +60,11 @@ pub struct MeshOptions<S = ShmOptions> {
     /// several domains, ranks on GPUs and ranks that are processes always have one. Ranks on CPUs that are threads of
     /// one process do not need it.
     pub thread: bool,
-    /// The network between ranks that are processes.
+    /// True if ranks that are threads of one process are joined by the network, too. Ranks that are processes always
+    /// are. Each rank then has an endpoint of its own, so everything happens that happens between hosts.
+    #[cfg(feature = "fabric")]
+    pub over_network: bool,
+    /// The network between ranks that are processes, and between threads with `over_network`.
     #[cfg(feature = "fabric")]
     pub network: NetworkOptions,
 }
@@ -75,14 +79,25 @@ impl<S: Default> MeshOptions<S> {
     }
 }
 
+impl<S> MeshOptions<S> {
+    /// True if threads are joined by the network.
+    fn is_over_network(&self) -> bool {
+        #[cfg(feature = "fabric")]
+        return self.over_network;
+        #[cfg(not(feature = "fabric"))]
+        return false;
+    }
+}
+
 /// The transport of ranks in domains. Peers of the same domain are *near*: kernels load and store in their memory. All
 /// other peers are *far*: kernels fill an outbox and post it, and a proxy carries the bytes to the peer.
 ///
-/// If ranks are threads of one process, the carrier between domains copies. They run on CPUs ([`rendezvous`]) or on
-/// GPUs (`rendezvous_on`), where the memory that posts write and read is host memory that the device maps.
+/// If ranks are threads of one process, the carrier between domains copies, or is a network with
+/// `MeshOptions::over_network`. They run on CPUs ([`rendezvous`]) or on GPUs (`rendezvous_on`), where the memory that
+/// posts write and read is host memory that the device maps.
 ///
 /// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
-/// `Display` says which provider was chosen, and why. These ranks run on CPUs.
+/// These ranks run on CPUs. `Display` says which provider was chosen, and why.
 ///
 /// [`rendezvous`]: MeshTransport::rendezvous
 ///
@@ -207,6 +222,10 @@ impl MeshTransport {
             Ok(Half { near: Near::Nvl(Box::new(near)), domains: domains.clone(), far })
         };
         let halves = near.into_iter().map(half).collect::<Result<Vec<Half>, TransportError>>()?;
+        #[cfg(feature = "fabric")]
+        if options.over_network && domains.len() > 1 {
+            return network::join_all(halves, &options.network);
+        }
         let ends: Vec<Arc<LoopEnd>> = halves.iter().map(|half| Arc::new(half.end())).collect();
         let whole = |half: Half| {
             let carrier = LoopCarrier::new(half.rank().index(), ends.clone(), options.seed);
@@ -363,13 +382,13 @@ impl Transport for MeshTransport {
                 let region = self.region(near.shared(), &parts)?;
                 Ok(parts.with_posted(region))
             }
-            // Posts cannot reach the memory of a GPU, and windows over a network are not supported yet.
+            // Posts cannot reach the memory of a GPU.
             _ => Ok(parts.without(|rank| self.is_far(rank))),
         }
     }
 
     fn posts_windows(&self) -> bool {
-        matches!((&self.near, &self.joint), (Near::Shm(_), Joint::Loop(_)))
+        matches!(self.near, Near::Shm(_)) && !matches!(self.joint, Joint::None)
     }
 
     fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool {

@@ -1,7 +1,8 @@
 //! Everything over the network, and over meshes of processes on one host.
 
-use super::suite::{all, digest, expected, fabric, mesh, staged};
+use super::suite::{SMALL, all, digest, expected, fabric, mesh, network, staged};
 use std::time::{Duration, Instant};
+use tilewire::link::{FabricOptions, FabricTransport, NetworkOptions, ib_rendezvous};
 use tilewire::transport::{RankError, World};
 use tilewire::{Tensor, all_gather, sendrecv};
 use tilewire_testkit::job::Member;
@@ -82,6 +83,48 @@ fn what_is_sent_lands_while_the_receiver_computes() {
         link.close()?;
         Ok(result)
     });
+}
+
+/// A kernel posts faster than its few entries of the ring are taken.
+#[test]
+fn hundreds_of_posts_of_a_launch_pass_a_ring_of_sixteen() {
+    let test = "fabric::hundreds_of_posts_of_a_launch_pass_a_ring_of_sixteen";
+    gives_the_bytes_of_shared_memory(test, &[2], |world| {
+        let options = FabricOptions { sizes: SMALL, ring: Some(16), network: network("tcp") };
+        let link = FabricTransport::rendezvous(world, options)?;
+        let (peer, me) = (world.next(), world.rank().number());
+        // 1,500 slots, each a post of data and a post of a credit.
+        let len = 1500 * 64;
+        let values = |rank: u32| (0..len as u32).map(move |i| i * 31 + rank);
+        let (inp, out) = (Tensor::from_slice(&values(me).collect::<Vec<_>>()), Tensor::<u32>::zeros(len));
+        let mut exchange = sendrecv(&link, &out, &inp, peer, peer).config(staged(256, 8)).build()?;
+        for _ in 0..2 {
+            out.fill(0);
+            exchange.run()?;
+            assert!(out.to_vec().into_iter().eq(values(peer.number())));
+        }
+        drop(exchange);
+        let result = digest(&all(&link)?);
+        link.close()?;
+        Ok(result)
+    });
+}
+
+/// No provider but verbs will do.
+#[test]
+fn infiniband_is_never_replaced_by_something_slower() {
+    let Some(library) = libfabric::find() else { return };
+    if libfabric::in_place_of("tcp") == "verbs" {
+        return tilewire_testkit::skip::skip("no verbs", "this machine has verbs");
+    }
+    let body = |world: World| -> Result<(), RankError> {
+        let network = NetworkOptions::default().library(library);
+        let error = ib_rendezvous(&world, FabricOptions { network, ..FabricOptions::default() }).map(drop).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains("verbs") && said.contains("no provider") && !said.contains("tcp"), "{said}");
+        Ok(())
+    };
+    World::threads(2).deadline(Duration::from_secs(30)).run(body).unwrap();
 }
 
 /// Transports come and go in one world; nothing stays behind in this process.

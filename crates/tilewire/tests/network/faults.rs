@@ -190,6 +190,41 @@ fn a_kill_at_the_rendezvous_is_told() {
     }
 }
 
+/// Killed around the first launch: the survivors are in it, or about to build it.
+#[test]
+fn a_kill_at_the_first_launch_is_told() {
+    let test = "faults::a_kill_at_the_first_launch_is_told";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join_within(&mut member, "30s");
+        let link = link(&world, "mesh").unwrap();
+        member.report("linked");
+        member.hear();
+        let error = reduce_until_it_fails(&mut member, &*link);
+        member.report(told(&*error));
+        return member.report(told(&link.close().unwrap_err()));
+    }
+    if libfabric::find().is_none() {
+        return;
+    }
+    for round in 0..rounds(3) {
+        let (mut job, _store) = start(test, 3);
+        job.allow(PATIENCE);
+        job.expect(0..3, "linked");
+        (0..3).for_each(|rank| job.tell(rank, b"launch"));
+        std::thread::sleep(Duration::from_micros(round * 733 % 9000));
+        let victim = (round % 3) as usize;
+        job.kill(victim);
+        for rank in (0..3).filter(|&rank| rank != victim) {
+            let mut said = job.report(rank);
+            if said == "under way" {
+                said = job.report(rank);
+            }
+            assert_eq!(said, format!("rank {victim} died"), "round {round}, rank {rank}, the launch");
+            assert_eq!(job.report(rank), format!("rank {victim} died"), "round {round}, rank {rank}, closing");
+        }
+    }
+}
+
 /// Killed while the others close.
 #[test]
 fn a_kill_at_the_close_is_told() {
@@ -231,13 +266,13 @@ fn a_rank_that_is_stopped_for_a_while_is_waited_for() {
         let mut sum = all_reduce(&*link, &y, &x).config(staged(512, 4)).build().unwrap();
         sum.run().unwrap();
         member.report("under way");
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(6) {
-            // All ranks make the same number of launches, because they wait for each other in each.
+        let (start, stop) = (Instant::now(), stop());
+        while start.elapsed() < stop + Duration::from_secs(3) {
+            // As many launches on all ranks: they wait for each other in each.
             sum.run().unwrap();
             assert!(y.to_vec().iter().all(|y| *y == 3.0));
-            // Rank 0 decides whether to continue.
-            let mine = Tensor::from_slice(&[u32::from(start.elapsed() < Duration::from_secs(5))]);
+            // Whether to go on is for rank 0 to say.
+            let mine = Tensor::from_slice(&[u32::from(start.elapsed() < stop + Duration::from_secs(2))]);
             let all = Tensor::<u32>::zeros(3);
             tilewire::all_gather(&*link, &all, &mine).run().unwrap();
             if all.get(0) == 0 {
@@ -253,9 +288,14 @@ fn a_rank_that_is_stopped_for_a_while_is_waited_for() {
     let (mut job, _store) = start(test, 3);
     job.allow(PATIENCE);
     job.expect(0..3, "under way");
-    stop_and_continue(&job, 1, Duration::from_secs(3));
+    stop_and_continue(&job, 1, stop());
     job.expect(0..3, "Ok(())");
     job.finish();
+}
+
+/// How long a rank is stopped: longer where tests of faults repeat.
+fn stop() -> Duration {
+    Duration::from_secs(if rounds(1) == 1 { 3 } else { 10 })
 }
 
 fn stop_and_continue(job: &Job, rank: usize, time: Duration) {

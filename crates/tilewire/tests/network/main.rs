@@ -8,3 +8,4 @@ mod fabric;
 mod faults;
 mod namespaces;
 mod suite;
+mod threads;

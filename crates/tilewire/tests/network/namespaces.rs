@@ -15,6 +15,7 @@ use tilewire::{Tensor, all_gather, all_reduce};
 use tilewire_testkit::job::{Job, Member};
 use tilewire_testkit::libfabric;
 use tilewire_testkit::ranks::join_hosted_within;
+use tilewire_testkit::skip::skip;
 
 /// Two namespaces and the interfaces that join them.
 struct Hosts {
@@ -26,17 +27,14 @@ struct Hosts {
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Hosts {
-    /// `None` where this is not allowed, with the reason printed.
+    /// `None` where this is not allowed, after a visible SKIP. `TILEWIRE_REQUIRE=namespaces` makes that a failure.
     fn new() -> Option<Hosts> {
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let net = (pid * 7 + number) % 250 + 1;
         let hosts = Hosts { names: [0, 1].map(|host| format!("tw-{pid}-{number}-{host}")), net };
         let made = hosts.make();
         if let Err(why) = made {
-            let required =
-                std::env::var("TILEWIRE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "namespaces"));
-            assert!(!required, "namespaces are required: {why}");
-            println!("SKIP: no network namespaces: {why}");
+            skip("namespaces", why);
             return None;
         }
         Some(hosts)
@@ -264,7 +262,17 @@ fn a_host_that_is_cut_off_is_an_error_on_both_sides() {
 /// Nothing is sent and nobody waits for the other host. Only keep-alive notices that it is gone.
 #[test]
 fn a_silent_host_that_is_cut_off_is_noticed() {
-    let test = "namespaces::a_silent_host_that_is_cut_off_is_noticed";
+    a_cut_is_noticed("namespaces::a_silent_host_that_is_cut_off_is_noticed", "60s", 40);
+}
+
+/// With a short deadline, it is noticed before a wait that began at the cut would be late.
+#[test]
+fn a_silent_host_that_is_cut_off_is_noticed_within_the_deadline() {
+    // The deadline, and some time for a busy machine; the usual 14 s are more.
+    a_cut_is_noticed("namespaces::a_silent_host_that_is_cut_off_is_noticed_within_the_deadline", "7s", 12);
+}
+
+fn a_cut_is_noticed(test: &str, deadline: &str, most: u64) {
     if let Some(mut member) = Member::of_this_process() {
         let world = joined(&mut member);
         let link = found(&world).unwrap();
@@ -277,11 +285,13 @@ fn a_silent_host_that_is_cut_off_is_noticed() {
         return member.report(format!("{}, {seconds}", link.broken().map_or("nothing".to_string(), |c| c.to_string())));
     }
     let Some(hosts) = hosts() else { return };
-    let mut job = hosts.start(test, &[0, 1], "60s");
+    let mut job = hosts.start(test, &[0, 1], deadline);
     job.expect(0..2, "here");
     hosts.cut(true);
     for rank in 0..2 {
         let said = job.report(rank);
-        assert!(said.starts_with(&format!("rank {} died", 1 - rank)), "rank {rank}: {said}");
+        let (what, seconds) = said.rsplit_once(", ").unwrap();
+        assert!(what.starts_with(&format!("rank {} died", 1 - rank)), "rank {rank}: {said}");
+        assert!(seconds.parse::<u64>().unwrap() <= most, "rank {rank}: {said}");
     }
 }

@@ -23,7 +23,8 @@ pub const SMALL: ShmOptions = ShmOptions {
 
 /// A network on this host.
 pub fn network(provider: &str) -> NetworkOptions {
-    let options = NetworkOptions::default().provider(provider).library(libfabric::find().expect("the parent looked"));
+    let provider = libfabric::in_place_of(provider);
+    let options = NetworkOptions::default().provider(&provider).library(libfabric::find().expect("the parent looked"));
     if provider == "tcp" { options.address("127.0.0.1") } else { options }
 }
 
@@ -33,6 +34,17 @@ pub fn fabric(world: &World, provider: &str) -> Result<FabricTransport, Transpor
 
 pub fn mesh(world: &World, domains: Option<Vec<Vec<u32>>>, provider: &str) -> Result<MeshTransport, TransportError> {
     let options = MeshOptions { domains, sizes: SMALL, network: network(provider), ..MeshOptions::default() };
+    MeshTransport::rendezvous(world, options)
+}
+
+/// As [`mesh`], where ranks that are threads are joined by the network.
+pub fn mesh_of_threads(
+    world: &World,
+    domains: Option<Vec<Vec<u32>>>,
+    provider: &str,
+) -> Result<MeshTransport, TransportError> {
+    let network = network(provider);
+    let options = MeshOptions { domains, sizes: SMALL, network, over_network: true, ..MeshOptions::default() };
     MeshTransport::rendezvous(world, options)
 }
 

@@ -46,6 +46,15 @@ pub enum Place {
     First,
     /// Even and odd ranks: domains that are not contiguous.
     Interleaved,
+    /// They post to each other over `tcp`.
+    #[cfg(feature = "fabric")]
+    Tcp,
+    /// Two domains as `Halves`, joined by `tcp`.
+    #[cfg(feature = "fabric")]
+    TcpHalves,
+    /// They post to each other over `shm`, which keeps no order.
+    #[cfg(feature = "fabric")]
+    Unordered,
 }
 
 thread_local! {
@@ -56,6 +65,10 @@ impl Place {
     /// Runs a test among ranks that reach each other in this way.
     #[track_caller]
     pub fn hosts(self, test: fn()) {
+        #[cfg(feature = "fabric")]
+        if self.provider().is_some() && tilewire_testkit::libfabric::find().is_none() {
+            return;
+        }
         PLACE.set(self);
         test();
     }
@@ -68,8 +81,22 @@ impl Place {
             Place::Halves => vec![(0..ranks.div_ceil(2)).collect(), (ranks.div_ceil(2)..ranks).collect()],
             Place::First => vec![vec![0], (1..ranks).collect()],
             Place::Interleaved => [0, 1].map(|first| (first..ranks).step_by(2).collect()).to_vec(),
+            #[cfg(feature = "fabric")]
+            Place::Tcp | Place::Unordered => return Place::Alone.domains(ranks),
+            #[cfg(feature = "fabric")]
+            Place::TcpHalves => return Place::Halves.domains(ranks),
         };
         domains.into_iter().filter(|domain| !domain.is_empty()).collect()
+    }
+
+    /// The provider of its network.
+    #[cfg(feature = "fabric")]
+    fn provider(self) -> Option<&'static str> {
+        match self {
+            Place::Tcp | Place::TcpHalves => Some("tcp"),
+            Place::Unordered => Some("shm"),
+            _ => None,
+        }
     }
 }
 
@@ -79,9 +106,24 @@ pub fn joined(world: &World, sizes: ShmOptions) -> Result<AnyTransport, Transpor
         Place::Shm => Ok(ShmTransport::rendezvous(world, sizes)?.into()),
         place => {
             let (domains, seed) = (Some(place.domains(world.size() as u32)), Some(seed()));
-            Ok(MeshTransport::rendezvous(world, MeshOptions { domains, sizes, seed, ..MeshOptions::default() })?.into())
+            let options = MeshOptions { domains, sizes, seed, ..MeshOptions::default() };
+            #[cfg(feature = "fabric")]
+            let options = match place.provider() {
+                Some(provider) => MeshOptions { network: network(provider), over_network: true, ..options },
+                None => options,
+            };
+            Ok(MeshTransport::rendezvous(world, options)?.into())
         }
     }
+}
+
+/// A network on this host.
+#[cfg(feature = "fabric")]
+pub fn network(provider: &str) -> tilewire::link::NetworkOptions {
+    let library = tilewire_testkit::libfabric::find().expect("looked for before");
+    let provider = tilewire_testkit::libfabric::in_place_of(provider);
+    let options = tilewire::link::NetworkOptions::default().provider(&provider).library(library);
+    if provider == "tcp" { options.address("127.0.0.1") } else { options }
 }
 
 /// True if a rank has peers that it posts to. Plans that need packets are refused then.

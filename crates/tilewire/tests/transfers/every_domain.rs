@@ -11,6 +11,9 @@
 //!
 //! `TILEWIRE_SEED` delays and reorders posts. Tests with two ranks run at one place only, because all domains are alike
 //! there. All of it takes a minute of processor time.
+//!
+//! Some of them run again over a network: `over_tcp` with all ranks alone, `over_tcp_in_halves` as halves, and
+//! `over_shm` with all ranks alone over a provider that keeps no order. Their ranks are threads, too.
 
 macro_rules! at {
     ($place:ident $is:ident: $($file:ident = $suite:ident::$written:ident { $($test:ident;)* })*) => {
@@ -22,6 +25,18 @@ macro_rules! at {
                 })*
             })*
         }
+    };
+}
+
+macro_rules! on_networks {
+    ($suites:tt) => {
+        on_networks! { @ over_tcp Tcp $suites }
+        on_networks! { @ over_tcp_in_halves TcpHalves $suites }
+        on_networks! { @ over_shm Unordered $suites }
+    };
+    (@ $place:ident $is:ident { $($suites:tt)* }) => {
+        #[cfg(feature = "fabric")]
+        at! { $place $is: $($suites)* }
     };
 }
 
@@ -89,6 +104,37 @@ at! {
         large_chunks_are_sent_and_kept_in_turns;
     }
 }
+
+// Every transport of these opens an endpoint for each rank.
+on_networks! {{
+    copies = sendrecv::copies {
+        a_message_goes_from_rank_to_rank_by_send_and_recv;
+        every_leg_of_a_ring_may_have_a_length_of_its_own;
+        a_block_goes_more_than_128_steps;
+    }
+    guards = sendrecv::guards {
+        windows_of_others_are_untouched;
+        bytes_behind_a_window_that_is_shorter_than_others_are_untouched;
+    }
+    sequences = sendrecv::sequences {
+        sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport;
+        any_pair_exchanges_while_the_others_do_something_else;
+        two_transports_are_used_in_turns;
+    }
+    exchanges = collectives::exchanges {
+        every_exchange_is_right_in_worlds_of_every_size;
+    }
+    reductions = collectives::reductions {
+        every_reduction_is_right_in_worlds_of_every_size;
+        through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_is_sent_into_them;
+    }
+    rings = collectives::rings {
+        a_ring_gathers_every_bit;
+    }
+    strided = collectives::strided {
+        random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written;
+    }
+}}
 
 everywhere! {{
     copies = sendrecv::copies {

@@ -32,8 +32,14 @@ macro_rules! every_link {
         every_link! { @ fabric_processes, on_network, fabric: $($body;)* }
         every_link! { @ fabric_in_any_order, on_network, unordered: $($body;)* }
         every_link! { @ mesh_processes, on_network, mesh_of_processes: $($body;)* }
+        every_link! { @ fabric_threads, |_, body| threads_on_network(body), fabric: $($body;)* }
+        every_link! { @ fabric_threads_in_any_order, |_, body| threads_on_network(body), unordered: $($body;)* }
+        every_link! { @ mesh_threads_over_network, |_, body| threads_on_network(body), mesh_over_network: $($body;)* }
         every_link! { @ cuda_threads, |_, body| on_gpu(body), cuda: $($body;)* }
         every_link! { @ cuda_mesh, |_, body| on_gpu(body), cuda_mesh: $($body;)* }
+        every_link! { @ cuda_fabric, |_, body| on_gpus_network(body), cuda_fabric: $($body;)* }
+        every_link! { @ cuda_fabric_in_any_order, |_, body| on_gpus_network(body), cuda_unordered: $($body;)* }
+        every_link! { @ cuda_mesh_over_network, |_, body| on_gpus_network(body), cuda_mesh_over_network: $($body;)* }
     };
     (@ $place:ident, $start:expr, $link:ident: $($body:ident;)*) => {
         mod $place {
@@ -94,14 +100,15 @@ fn relieved(world: &World) -> Result<AnyTransport, RankError> {
 
 /// A network on this host.
 fn network(provider: &str) -> NetworkOptions {
-    let options = NetworkOptions::default().provider(provider).library(libfabric::find().expect("the parent looked"));
+    let provider = libfabric::in_place_of(provider);
+    let options = NetworkOptions::default().provider(&provider).library(libfabric::find().expect("the parent looked"));
     if provider == "tcp" { options.address("127.0.0.1") } else { options }
 }
 
 fn over(world: &World, provider: &str) -> Result<AnyTransport, RankError> {
     let options = FabricOptions { network: network(provider), ..FabricOptions::default() };
     let link = FabricTransport::rendezvous(world, options)?;
-    assert!(link.to_string().contains(provider), "{link}");
+    assert!(link.to_string().contains(&libfabric::in_place_of(provider)), "{link}");
     Ok(link.into())
 }
 
@@ -120,6 +127,22 @@ fn mesh_of_processes(world: &World) -> Result<AnyTransport, RankError> {
     Ok(MeshTransport::rendezvous(world, MeshOptions { domains, network, ..MeshOptions::default() })?.into())
 }
 
+/// As `mesh`, where threads are joined by a network.
+fn mesh_over_network(world: &World) -> Result<AnyTransport, RankError> {
+    let (domains, network) = (Some(vec![vec![0, 2], vec![1]]), network("tcp"));
+    let options = MeshOptions { domains, network, over_network: true, ..MeshOptions::default() };
+    let link = MeshTransport::rendezvous(world, options)?;
+    assert!(link.to_string().contains("joined by tcp"), "{link}");
+    Ok(link.into())
+}
+
+/// Ranks that are threads, each with an endpoint of its own.
+fn threads_on_network(body: Body) {
+    if libfabric::find().is_some() {
+        World::threads(RANKS).deadline(Duration::from_secs(60)).run(|world| body(&world)).unwrap();
+    }
+}
+
 /// Opening a network takes longer than creating a segment: on a busy machine several seconds.
 fn on_network(test: &str, body: Body) {
     if libfabric::find().is_some() {
@@ -131,6 +154,35 @@ fn on_network(test: &str, body: Body) {
 fn cuda_mesh(world: &World) -> Result<AnyTransport, RankError> {
     let options = MeshOptions { domains: Some(vec![vec![0, 2], vec![1]]), ..MeshOptions::default() };
     Ok(MeshTransport::rendezvous_on(world, &Device::open(0)?, options)?.into())
+}
+
+/// Ranks on a GPU that post everything to each other over a network.
+fn cuda_over(world: &World, provider: &str) -> Result<AnyTransport, RankError> {
+    let options = FabricOptions::<NvlOptions> { network: network(provider), ..FabricOptions::default() };
+    let link = FabricTransport::rendezvous_on(world, &Device::open(0)?, options)?;
+    assert!(link.to_string().contains(provider), "{link}");
+    Ok(link.into())
+}
+
+fn cuda_fabric(world: &World) -> Result<AnyTransport, RankError> {
+    cuda_over(world, "tcp")
+}
+
+fn cuda_unordered(world: &World) -> Result<AnyTransport, RankError> {
+    cuda_over(world, "shm")
+}
+
+/// As `cuda_mesh`, joined by a network.
+fn cuda_mesh_over_network(world: &World) -> Result<AnyTransport, RankError> {
+    let (domains, network) = (Some(vec![vec![0, 2], vec![1]]), network("tcp"));
+    let options = MeshOptions { domains, network, over_network: true, ..MeshOptions::default() };
+    Ok(MeshTransport::rendezvous_on(world, &Device::open(0)?, options)?.into())
+}
+
+fn on_gpus_network(body: Body) {
+    if libfabric::find().is_some() {
+        on_gpu(body);
+    }
 }
 
 fn cuda(world: &World) -> Result<AnyTransport, RankError> {
@@ -263,8 +315,8 @@ fn windows_are_written_and_read_in_one_hop(link: &AnyTransport) -> Result<(), Ra
 fn every_exchange_writes_windows(link: &AnyTransport) -> Result<(), RankError> {
     let (me, root) = (link.rank().index(), Rank::new(1));
     let has_far = Rank::all(RANKS).any(|rank| link.link(rank).kind == LinkKind::Fabric);
-    // A network that does not write windows brings the same bytes through staging.
-    let in_one_hop = !has_far || link.posts_windows();
+    // Posts write the windows of far ranks on CPUs, also over a network. On GPUs the same goes through staging.
+    let in_one_hop = !has_far || link.seat().is_none();
     for len in [1, 61, 4099] {
         let (whole, one) = (all_of(link, RANKS * len)?, all_of(link, len)?);
         let (long, short) = (Window::<f32>::allocate(link, RANKS * len)?, Window::<f32>::allocate(link, len)?);

@@ -34,6 +34,7 @@ pub(super) fn agreed<S: fmt::Debug>(
         .with("domains", format!("{:?}", options.domains))
         .with("ring", format!("{:?}", options.ring))
         .with("seed", format!("{:?}", options.seed))
+        .with("network", if options.is_over_network() { "also among threads" } else { "among processes" })
         .object(objection)
         .agree(world, &[], world.deadline())?;
     match (&options.domains, finds) {

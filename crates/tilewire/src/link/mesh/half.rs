@@ -29,7 +29,7 @@ impl Half {
 
     /// Joins the domains. Collective.
     pub(super) fn meet<S>(self, world: &Shared, options: &MeshOptions<S>) -> Result<MeshTransport, TransportError> {
-        if !world.are_threads() {
+        if !world.are_threads() || options.is_over_network() {
             if self.domains.len() == 1 {
                 return self.over(Box::new(Nowhere), Joint::None, false);
             }
@@ -81,12 +81,13 @@ impl Half {
         if let Near::Nvl(near) = &near {
             near.post_by(&proxy);
         }
+        // Arrivals from a network ring no bell, so the thread polls.
+        let polls = !matches!(joint, Joint::Loop(_));
+        // On a CPU, waiting threads sleep on the rank's doorbell. The proxy's thread must not sleep there, because each
+        // signal of a near peer would wake it.
+        let bell = on_gpu.then_some(far.bell);
         let thread = match has_far && (thread || on_gpu) {
-            // On a CPU, waiting threads sleep on the rank's doorbell. The proxy's thread must not sleep there, because
-            // each signal of a near peer would wake it.
-            true if on_gpu => Some(ProxyThread::start(&proxy, far.bell)?),
-            // Arrivals from a network ring no bell, so the thread polls.
-            true => Some(ProxyThread::start_alone(&proxy, !matches!(joint, Joint::Loop(_)))?),
+            true => Some(ProxyThread::start(&proxy, bell, polls)?),
             false => None,
         };
         let door = door.with_proxy(proxy);
@@ -108,9 +109,23 @@ impl Carrier for Nowhere {
 
     fn close(&mut self, _: u16) {}
 
+    fn place(&self, _: u16) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn reach(&mut self, _: usize, _: u16, _: &[u8]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn reads(&self, _: &Memory) -> bool {
         false
     }
+
+    fn lend(&mut self, _: &Memory) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: &Memory) {}
 
     fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
         Ok(())

@@ -1,4 +1,4 @@
-//! Domains of processes, joined by a network.
+//! Domains of processes, or of threads that ask for it, joined by a network.
 //!
 //! ```text
 //!  every rank: opens a carrier ── card, places of lines and of each peer's staging ──▶ all ranks, over the bootstrap
@@ -9,11 +9,13 @@
 
 use super::{Half, Joint, MeshTransport};
 use crate::tensor::Memory;
+#[cfg(feature = "cuda")]
+use crate::transport::fabric::connect_all;
 use crate::transport::fabric::{Choice, FabricCarrier, FabricOptions as NetworkOptions, NetworkError};
 use crate::transport::proxy::{Carrier, Event, ProxyError, Target, Write};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{Deadline, Rank, TransportError};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,21 +41,40 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
     let deadline = world.deadline();
     let near = near(world, deadline)?;
     let options = options.clone().near(near).within(world.length(), deadline.remaining());
-    let opened = Opened::new(&half, world, options);
+    let opened = Opened::new(&half, world.size(), options);
     let card = opened.as_ref().map(|opened| opened.told.to_bytes()).unwrap_or_default();
     let card = world.all_have("mesh/opened", opened.map(|opened| (opened, card)), deadline);
     let (mut opened, card) = card?;
     let cards = world.gather("mesh/cards", &card, deadline)?;
     let connected = opened.connect(&half, &cards);
     world.all_have("mesh/connected", connected, deadline)?;
-    let Opened { carrier, .. } = opened;
-    let chosen = Chosen { choice: carrier.choice().clone(), bytes: Arc::default() };
-    let counted = Counted { carrier, bytes: chosen.bytes.clone() };
-    half.over(Box::new(counted), Joint::Network(chosen), true)
+    opened.join(half)
 }
+
+/// Joins ranks that are all played by this thread.
+#[cfg(feature = "cuda")]
+pub(super) fn join_all(halves: Vec<Half>, options: &NetworkOptions) -> Result<Vec<MeshTransport>, TransportError> {
+    let options = options.clone().near(Some(HERE)).within(Some(Deadline::DEFAULT), Some(Deadline::DEFAULT));
+    let open = |half: &Half| Opened::new(half, halves.len(), options.clone());
+    let mut opened = halves.iter().map(open).collect::<Result<Vec<Opened>, _>>()?;
+    let cards: Vec<Vec<u8>> = opened.iter().map(|opened| opened.told.to_bytes()).collect();
+    let far = halves.iter().map(|half| heard(half, &cards)).collect::<Result<Vec<_>, _>>()?;
+    let carriers = opened.iter_mut().zip(&far).map(|(opened, far)| (&mut opened.carrier, cards_of(far)));
+    connect_all(&mut carriers.collect::<Vec<_>>())?;
+    for ((opened, half), far) in opened.iter_mut().zip(&halves).zip(&far) {
+        opened.accept(half, far)?;
+    }
+    halves.into_iter().zip(opened).map(|(half, opened)| opened.join(half)).collect()
+}
+
+/// Where ranks that are threads reach each other.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The address at which the other ranks probably reach this one: that of its connection to the store. Collective.
 fn near(world: &Shared, deadline: Deadline) -> Result<Option<IpAddr>, TransportError> {
+    if world.are_threads() {
+        return Ok(Some(HERE));
+    }
     let text = world.addresses().map_or(String::new(), |[own, store]| format!("{own} {store}"));
     let said = world.gather("mesh/addresses", text.as_bytes(), deadline)?;
     let parse = |text: &Vec<u8>| {
@@ -95,8 +116,8 @@ struct Told {
 }
 
 impl Opened {
-    fn new(half: &Half, world: &Shared, options: NetworkOptions) -> Result<Opened, TransportError> {
-        let (mut carrier, card) = FabricCarrier::open(options, world.rank().index(), world.size())?;
+    fn new(half: &Half, ranks: usize, options: NetworkOptions) -> Result<Opened, TransportError> {
+        let (mut carrier, card) = FabricCarrier::open(options, half.rank().index(), ranks)?;
         let mut place = |memory: &Memory| carrier.register(memory);
         let lines = place(&half.far.lines)?;
         let staging = half.far.peers.iter().map(|peer| match peer {
@@ -112,26 +133,45 @@ impl Opened {
     }
 
     fn connect(&mut self, half: &Half, cards: &[Vec<u8>]) -> Result<(), TransportError> {
-        let me = half.rank().index();
-        let mut far = Vec::new();
-        for (rank, card) in Rank::all(cards.len()).zip(cards) {
-            let is_far = half.far.peers[rank.index()].is_some();
-            let told = || {
-                let told = Told::parse(card).filter(|told| told.staging.len() == cards.len());
-                let what = || "its network description is malformed: do all ranks run the same version?".to_string();
-                told.ok_or_else(|| TransportError::Peer { rank, what: what() })
-            };
-            far.push(if is_far { Some(told()?) } else { None });
-        }
-        let cards: Vec<Option<Vec<u8>>> = far.iter().map(|told| Some(told.as_ref()?.card.clone())).collect();
-        self.carrier.connect(&cards)?;
+        let far = heard(half, cards)?;
+        self.carrier.connect(&cards_of(&far))?;
+        self.accept(half, &far)
+    }
+
+    /// Takes the places of far ranks.
+    fn accept(&mut self, half: &Half, far: &[Option<Told>]) -> Result<(), TransportError> {
         for (peer, told) in far.iter().enumerate() {
             let Some(told) = told else { continue };
             self.carrier.accept(peer, Target::Lines, &told.lines)?;
-            self.carrier.accept(peer, Target::Region(0), &told.staging[me])?;
+            self.carrier.accept(peer, Target::Region(0), &told.staging[half.rank().index()])?;
         }
         Ok(())
     }
+
+    fn join(self, half: Half) -> Result<MeshTransport, TransportError> {
+        let Opened { carrier, .. } = self;
+        let chosen = Chosen { choice: carrier.choice().clone(), bytes: Arc::default() };
+        let counted = Counted { carrier, bytes: chosen.bytes.clone() };
+        half.over(Box::new(counted), Joint::Network(chosen), true)
+    }
+}
+
+/// The descriptions of far ranks; `None` for near ones.
+fn heard(half: &Half, cards: &[Vec<u8>]) -> Result<Vec<Option<Told>>, TransportError> {
+    let told = |(rank, card): (Rank, &Vec<u8>)| {
+        if half.far.peers[rank.index()].is_none() {
+            return Ok(None);
+        }
+        let told = Told::parse(card).filter(|told| told.staging.len() == cards.len());
+        let what = || "its network description is malformed: do all ranks run the same version?".to_string();
+        told.map(Some).ok_or_else(|| TransportError::Peer { rank, what: what() })
+    };
+    Rank::all(cards.len()).zip(cards).map(told).collect()
+}
+
+/// The cards of the carriers of far ranks.
+fn cards_of(far: &[Option<Told>]) -> Vec<Option<Vec<u8>>> {
+    far.iter().map(|told| Some(told.as_ref()?.card.clone())).collect()
 }
 
 impl Told {
@@ -174,8 +214,24 @@ impl Carrier for Counted {
         self.carrier.close(region);
     }
 
+    fn place(&self, region: u16) -> Vec<u8> {
+        self.carrier.place(region)
+    }
+
+    fn reach(&mut self, peer: usize, region: u16, place: &[u8]) -> Result<(), ProxyError> {
+        self.carrier.reach(peer, region, place)
+    }
+
     fn reads(&self, memory: &Memory) -> bool {
         self.carrier.reads(memory)
+    }
+
+    fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError> {
+        self.carrier.lend(memory)
+    }
+
+    fn give_back(&mut self, memory: &Memory) {
+        self.carrier.give_back(memory);
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
@@ -202,6 +258,22 @@ mod tests {
         assert_eq!(near(&[host, named, there]), ["10.0.0.1", "10.0.0.1", "10.0.0.2"]);
         assert_eq!(near(&[host, ends("::1", "::1")]), ["127.0.0.1", "127.0.0.1"], "one host");
         assert_eq!(near(&[None, there]), ["none", "10.0.0.2"]);
+    }
+
+    /// libfabric makes progress with the writes of peers only while a rank polls, and nothing rings for an arrival.
+    #[test]
+    fn a_rank_over_a_network_has_a_thread_that_polls() {
+        let Some(library) = tilewire_testkit::libfabric::find() else { return };
+        let polls = crate::transport::World::threads(2).run(|world| {
+            let network = NetworkOptions::default().library(library).provider("tcp").address("127.0.0.1");
+            let options =
+                crate::link::MeshOptions { network, over_network: true, ..crate::link::MeshOptions::alone(2) };
+            let link = MeshTransport::rendezvous(&world, options)?;
+            let polls = link.thread.as_ref().is_some_and(|thread| thread.polls());
+            link.close()?;
+            Ok(polls)
+        });
+        assert_eq!(polls.unwrap(), [true, true]);
     }
 
     #[test]

@@ -96,8 +96,9 @@ impl TcpBootstrap {
         deadline: Deadline,
     ) -> Result<TcpBootstrap, BootstrapError> {
         let (began, mut pause) = (Instant::now(), PAUSES.0);
+        let silence = keepalive::silence(deadline.remaining());
         loop {
-            let source = match attempt(address, rank, world_size, secret, deadline) {
+            let source = match attempt(address, rank, world_size, secret, deadline, silence) {
                 Ok((stream, limits)) => return TcpBootstrap::new(stream, limits, address, rank, world_size, host),
                 Err(Attempt::Final(error)) => return Err(blamed(host, error)),
                 Err(Attempt::Again(source)) => source,
@@ -132,7 +133,8 @@ impl TcpBootstrap {
             Err(error) if error.kind() == ErrorKind::AddrInUse && lingering::wait(deadline) => listen(address),
             listener => listener,
         };
-        let server = StoreServer::serve(listener.map_err(bind)?, world_size, secret, Limits::default())?;
+        let limits = Limits::default().within(patience);
+        let server = StoreServer::serve(listener.map_err(bind)?, world_size, secret, limits)?;
         let own = server.address().to_string();
         let mut bootstrap = TcpBootstrap::connect(&own, Rank::new(0), world_size, secret, deadline)?;
         bootstrap.hosted = Some(Hosted { server, patience });
@@ -424,12 +426,13 @@ fn attempt(
     world_size: usize,
     secret: &Secret,
     deadline: Deadline,
+    silence: Duration,
 ) -> Result<(TcpStream, Limits), Attempt> {
     let refused = |error| Err(Attempt::Final(error));
     let named = || address.to_string();
     let stream = open(address, deadline)?;
     stream.set_nodelay(true)?;
-    keepalive::enable(&stream)?;
+    keepalive::enable(&stream, silence)?;
     let mut store = InTime { stream: &stream, until: Instant::now().checked_add(step(deadline)) };
 
     let mut challenge = [0; wire::CHALLENGE];

@@ -10,24 +10,38 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// The time after which a connection counts as cut off. Shorter than the usual deadline, so that waits end with the
-/// rank that was lost; longer than an interface takes to come up again.
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+/// The time after which a connection counts as cut off, if waits may be longer. It is longer than an interface takes to
+/// come up again.
 pub(super) const SILENCE: Duration = Duration::from_secs(14);
+/// The shortest silence that the system can be asked for: it counts probes in seconds.
+const SHORTEST: Duration = Duration::from_secs(2);
 
-/// Asks the system to end this connection when the other end is cut off.
-pub(super) fn enable(stream: &TcpStream) -> io::Result<()> {
+/// How long a connection may be silent in a job whose waits last for `deadline`, or forever. It is shorter than a wait,
+/// so that a wait ends with the rank that was lost. A process that is stopped for longer may be taken for lost if its
+/// system cannot take what is sent to it, so it is not much shorter.
+pub(super) fn silence(deadline: Option<Duration>) -> Duration {
+    let before = |deadline: Duration| deadline.saturating_sub((deadline / 8).max(Duration::from_millis(500)));
+    deadline.map_or(SILENCE, |deadline| before(deadline).clamp(SHORTEST, SILENCE))
+}
+
+/// Asks the system to end this connection when the other end is cut off, after `silence`.
+pub(super) fn enable(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     set(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     #[cfg(target_os = "linux")]
     {
-        // The first probe after 4 s of silence, then one every 2 s: the fifth without an answer ends it.
-        set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 4)?;
-        set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2)?;
-        set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 5)?;
+        // Of the usual 14 s, the first probe after 4 s of silence, and then one every 2 s.
+        let seconds = silence.as_secs().max(SHORTEST.as_secs()) as i32;
+        let every = (seconds / 7).max(1);
+        let idle = (seconds * 2 / 7).max(1);
+        set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle)?;
+        set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, every)?;
+        set(stream, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, ((seconds - idle) / every).max(1))?;
         // What was sent and not acknowledged would otherwise be sent again for a quarter of an hour, without any
-        // probes.
-        set(stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, SILENCE.as_millis() as i32)?;
+        // probes. The same limit also ends the probes.
+        set(stream, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence.as_millis() as i32)?;
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = silence;
     Ok(())
 }
 
@@ -47,22 +61,34 @@ mod tests {
     /// The probes themselves need a network that is cut: the test of two network namespaces does that.
     #[test]
     #[cfg(target_os = "linux")]
-    fn both_ends_are_probed() {
+    fn both_ends_are_probed_within_the_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        enable(&stream).unwrap();
         let read = |level, option| {
             let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
             // SAFETY: both are writable, and `len` is the size of the first.
             let result =
                 unsafe { libc::getsockopt(stream.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
             assert_eq!(result, 0);
-            value
+            value as u64
         };
-        assert_eq!(read(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
-        let [idle, every, probes] =
-            [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(|option| read(libc::IPPROTO_TCP, option));
-        assert_eq!((idle + every * probes) as u64, SILENCE.as_secs());
-        assert_eq!(read(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) as u128, SILENCE.as_millis());
+        for (deadline, longest) in
+            [(None, 14), (Some(600), 14), (Some(30), 14), (Some(12), 12), (Some(6), 6), (Some(3), 3), (Some(1), 2)]
+        {
+            let deadline = deadline.map(Duration::from_secs);
+            enable(&stream, silence(deadline)).unwrap();
+            assert_eq!(read(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+            let [idle, every, probes] = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT]
+                .map(|option| read(libc::IPPROTO_TCP, option));
+            assert!(idle + every * probes <= longest, "{deadline:?}: {idle} + {every} x {probes}");
+            let limit = read(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT);
+            assert!(limit <= longest * 1000, "{deadline:?}: {limit} ms");
+            // A process may be stopped for 10 s where waits last for 12.
+            assert!(
+                deadline.is_some_and(|deadline| deadline.as_secs() < 12) || limit > 10_000,
+                "{deadline:?}: {limit}"
+            );
+        }
+        assert_eq!(silence(None), SILENCE);
     }
 }

@@ -1,6 +1,7 @@
 //! Upper limits on what the store holds.
 #![forbid(unsafe_code)]
 
+use super::keepalive;
 use super::store::Refusal;
 use std::fmt;
 use std::time::Duration;
@@ -32,6 +33,9 @@ pub struct Limits {
     pub join_time: Duration,
     /// How long a rank's connection may stand still in the middle of a message, in either direction.
     pub stall_time: Duration,
+    /// How long the host of a rank may say nothing at all, not even to probes, before the rank counts as lost. Without
+    /// [`Limits::within`] this is 14 s.
+    pub silence: Duration,
 }
 
 impl Default for Limits {
@@ -45,11 +49,18 @@ impl Default for Limits {
             strangers: 64,
             join_time: Duration::from_secs(5),
             stall_time: Duration::from_secs(30),
+            silence: keepalive::SILENCE,
         }
     }
 }
 
 impl Limits {
+    /// The same limits for a job whose waits last for `deadline`, or forever: a rank that is cut off is noticed before
+    /// they end.
+    pub fn within(self, deadline: Option<Duration>) -> Limits {
+        Limits { silence: keepalive::silence(deadline), ..self }
+    }
+
     /// Checks that a name and a value are small enough.
     pub(super) fn admit(&self, name: &str, value: &[u8]) -> Result<(), Refusal> {
         for (what, size, limit) in

@@ -229,7 +229,7 @@ impl Serving {
             let Ok(connection) = Connection::new(now) else { continue };
             // Messages are small and wait for each other, so delaying them to fill packets only costs time.
             let prepared = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            if prepared.and_then(|()| keepalive::enable(&stream)).is_ok() {
+            if prepared.and_then(|()| keepalive::enable(&stream, self.limits.silence)).is_ok() {
                 self.guests.insert(self.next, Guest { stream, connection });
                 self.write(self.next, now);
                 self.next += 1;

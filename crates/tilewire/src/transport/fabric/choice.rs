@@ -185,8 +185,8 @@ fn open(provider: &Arc<Provider>, options: &FabricOptions) -> Result<(Endpoint, 
         let wanted = EndpointOptions { under_way: options.under_way, queue, descriptor: options.descriptor };
         let domain = Domain::open(provider.clone()).map_err(text)?;
         let mut endpoint = Endpoint::open(&domain, &wanted).map_err(text)?;
-        match Trial::run(&mut endpoint, confirmation, numbers) {
-            Ok(()) => return Ok((endpoint, confirmation, numbers)),
+        match Trial::run(&mut endpoint, confirmation, numbers, options.inject_bytes) {
+            Ok(_) => return Ok((endpoint, confirmation, numbers)),
             Err(what) => why += &format!("confirmed by {confirmation:?}, {what}; "),
         }
     }

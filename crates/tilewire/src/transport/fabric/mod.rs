@@ -37,13 +37,15 @@
 //!   poll does not count.
 //! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Where numbers
 //!   have room for a cookie (`number.rs`), numbers of strangers are dropped and counted. Where they have none
-//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**.
+//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**. A failure that the provider reports without one of
+//!   this rank's writes is a stranger's, who may have connected and sent anything. It is counted, too.
 //! - **The carrier does not watch for dead peers**, because providers tell an idle rank nothing about a peer that died.
 //!   A failed write is an error that names the peer.
 //! - **Must not know**: the meaning of a notice, segments, kernels.
 
 mod card;
 mod choice;
+mod closing;
 mod error;
 mod number;
 mod options;
@@ -61,6 +63,7 @@ use super::proxy::{Carrier, Event, ProxyError, Source, Target, Write};
 use super::socket;
 use crate::tensor::Memory;
 use card::{Card, Place};
+use closing::{Closing, WORD_BYTES, Word};
 use number::{Kind, Read};
 use posts::{Bytes, Post, Posts};
 use std::collections::HashMap;
@@ -68,8 +71,13 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tilewire_fabric::{Completion, Region};
 
-/// The size of a peer's part of a rank's hall in bytes: its greeting, and the target of writes without bytes.
-const HALL_BYTES: usize = 16;
+/// The size of a peer's part of a rank's hall in bytes: its greeting, the target of writes without bytes, and the words
+/// about closed memory.
+const HALL_BYTES: usize = WORDS + 2 * WORD_BYTES;
+/// The offset of the words about closed memory.
+const WORDS: usize = 16;
+/// While this rank has closed nothing, it looks for closings of peers once in this many polls.
+const LOOK: u32 = 16;
 /// The pause between two polls of a rank that waits for hellos.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -81,7 +89,9 @@ pub struct FabricCarrier {
     /// This rank's memory that peers write, and its place, by the number of the region.
     opened: HashMap<u16, (Memory, Vec<u8>)>,
     /// Memory of closed regions. The provider may still be receiving into it.
-    closed: Vec<Memory>,
+    closing: Closing,
+    /// The number of polls, modulo [`LOOK`].
+    polls: u32,
     _hall: Region,
     hall_memory: Memory,
     posts: Posts,
@@ -94,10 +104,13 @@ pub struct FabricCarrier {
     completions: Vec<Completion>,
     /// Events that arrived while this rank was still connecting to other ranks.
     early: Vec<Event>,
-    /// How many numbers of strangers have arrived.
+    /// How many numbers of strangers have arrived, and how many of their operations have failed.
     strangers: u64,
     options: FabricOptions,
 }
+
+/// The card of each rank; `None` for ranks that are not connected.
+type Cards = Vec<Option<Vec<u8>>>;
 
 /// Registered memory.
 struct Registered {
@@ -148,13 +161,14 @@ impl FabricCarrier {
         let posts = Posts::new(endpoint, &choice, ranks, &options)?;
         let bytes = card.to_bytes();
         let (regions, targets, completions) = (Vec::new(), HashMap::new(), Vec::new());
-        let (opened, closed) = (HashMap::new(), Vec::new());
+        let (opened, closing) = (HashMap::new(), Closing::default());
         let peers = (0..ranks).map(|_| None).collect();
         let carrier = FabricCarrier {
             rank,
             regions,
             opened,
-            closed,
+            closing,
+            polls: 0,
             _hall: hall,
             hall_memory,
             posts,
@@ -177,6 +191,11 @@ impl FabricCarrier {
     /// # Errors
     /// If a card is malformed, if ranks chose different providers, or if some ranks did not answer in time.
     pub fn connect(&mut self, cards: &[Option<Vec<u8>>]) -> Result<(), NetworkError> {
+        connect_all(&mut [(self, cards.to_vec())])
+    }
+
+    /// Says hello to the ranks whose cards are given.
+    fn greet(&mut self, cards: &[Option<Vec<u8>>]) -> Result<(), NetworkError> {
         for (rank, card) in cards.iter().enumerate().take(self.peers.len()) {
             let Some(card) = card.as_ref().filter(|_| rank != self.rank) else { continue };
             let card = Card::parse(rank, card)?;
@@ -200,40 +219,41 @@ impl FabricCarrier {
             };
             let Card { confirmation, greeting, .. } = card;
             self.peers[rank] = Some(Known { hall, confirmation, greeting, heard: false, confirmed: false });
+            self.closing.connect(rank);
         }
-        let ranks = 0..self.peers.len();
-        for rank in ranks.clone() {
+        for rank in 0..self.peers.len() {
             let Some(known) = &self.peers[rank] else { continue };
             let bytes = Bytes::copied(&self.card.greeting.to_le_bytes());
             let post = Post { bytes, place: known.hall, offset: 0, kind: Kind::Hello, value: 0, id: None };
             self.posts.push(rank, post);
         }
-        let hello = self.options.hello_or_default();
-        let deadline = Deadline::after(hello);
-        loop {
-            // A peer that has already connected to all ranks may write now.
-            let mut events = std::mem::take(&mut self.early);
-            let stepped = self.step(&mut events);
-            self.early = events;
-            stepped.map_err(|error| match error {
-                ProxyError::Carrier { peer, what } => NetworkError::Failed { peer, what },
-                other => NetworkError::Failed { peer: None, what: other.to_string() },
-            })?;
-            let lacks = |what: fn(&Known) -> bool| -> Vec<usize> {
-                let of = |(rank, known): (usize, &Option<Known>)| known.as_ref().filter(|k| !what(k)).map(|_| rank);
-                self.peers.iter().enumerate().filter_map(of).collect()
-            };
-            let (unheard, unconfirmed) = (lacks(|known| known.heard), lacks(|known| known.confirmed));
-            // This rank may stop polling only after its echoes have been posted.
-            if unheard.is_empty() && unconfirmed.is_empty() && !self.posts.is_waiting() {
-                return Ok(());
-            }
-            if deadline.is_over() {
-                let (waited, provider) = (hello.as_millis() as u64, self.choice.to_string());
-                return Err(NetworkError::Silent { unheard, unconfirmed, waited, provider });
-            }
-            std::thread::sleep(NAP);
-        }
+        Ok(())
+    }
+
+    /// Makes progress. Returns true if all connected ranks have answered.
+    fn meet(&mut self) -> Result<bool, NetworkError> {
+        // A peer that has already connected to all ranks may write now.
+        let mut events = std::mem::take(&mut self.early);
+        let stepped = self.step(&mut events);
+        self.early = events;
+        stepped.map_err(|error| match error {
+            ProxyError::Carrier { peer, what } => NetworkError::Failed { peer, what },
+            other => NetworkError::Failed { peer: None, what: other.to_string() },
+        })?;
+        let has_met = self.peers.iter().flatten().all(|known| known.heard && known.confirmed);
+        // This rank may stop polling only after its echoes have been posted.
+        Ok(has_met && !self.posts.is_waiting())
+    }
+
+    /// The error for ranks that did not answer in time.
+    fn silent(&self, waited: Duration) -> NetworkError {
+        let lacks = |what: fn(&Known) -> bool| -> Vec<usize> {
+            let of = |(rank, known): (usize, &Option<Known>)| known.as_ref().filter(|k| !what(k)).map(|_| rank);
+            self.peers.iter().enumerate().filter_map(of).collect()
+        };
+        let (unheard, unconfirmed) = (lacks(|known| known.heard), lacks(|known| known.confirmed));
+        let (waited, provider) = (waited.as_millis() as u64, self.choice.to_string());
+        NetworkError::Silent { unheard, unconfirmed, waited, provider }
     }
 
     /// Registers memory that this rank's writes read, or that peers write. Returns its place, for peers. A part of
@@ -244,6 +264,10 @@ impl FabricCarrier {
     pub fn register(&mut self, memory: &Memory) -> Result<Vec<u8>, NetworkError> {
         if !memory.reachable_from().host {
             return Err(NetworkError::Device);
+        }
+        if memory.bytes() == 0 {
+            // There is nothing to register. Nobody writes to this place.
+            return Ok(Place { base: 0, key: 0, bytes: 0 }.to_bytes());
         }
         if let Some((number, offset)) = self.registered(memory) {
             let Registered { region, uses } = &mut self.regions[number];
@@ -260,6 +284,9 @@ impl FabricCarrier {
     /// Takes one `register` back. Returns true if it was the last one for this memory. Then later writes of peers to
     /// the memory fail, and the registration ends when this rank's writes from it are complete.
     pub fn unregister(&mut self, memory: &Memory) -> bool {
+        if memory.bytes() == 0 {
+            return false;
+        }
         let Some((number, _)) = self.registered(memory) else { return false };
         self.regions[number].uses -= 1;
         let is_over = self.regions[number].uses == 0;
@@ -287,7 +314,7 @@ impl FabricCarrier {
         &self.choice
     }
 
-    /// How many numbers of strangers have arrived here and were dropped.
+    /// How many numbers of strangers have arrived here and were dropped, and how many operations of strangers failed.
     pub fn strangers(&self) -> u64 {
         self.strangers
     }
@@ -307,11 +334,8 @@ impl FabricCarrier {
     fn hear(&mut self, sender: Option<usize>) -> Result<(), ProxyError> {
         for (rank, known) in self.peers.iter_mut().enumerate() {
             let Some(known) = known.as_mut().filter(|_| sender.is_none_or(|sender| sender == rank)) else { continue };
-            let place = self.hall_memory.part(rank * HALL_BYTES, 8);
-            // SAFETY: these are eight bytes of this carrier's own memory. A peer may be writing them, so the read is
-            // volatile, and a torn greeting differs from the expected one.
-            let is = u64::from_le_bytes(unsafe { place.start().cast::<[u8; 8]>().read_volatile() });
-            known.heard |= is == known.greeting;
+            // A torn greeting differs from the expected one.
+            known.heard |= u64::from_le_bytes(read(&self.hall_memory, rank * HALL_BYTES)) == known.greeting;
             if sender.is_some() && !known.heard {
                 let what = format!("the bytes of its hello were not there when the number was, over {}", self.choice);
                 return Err(ProxyError::Carrier { peer: sender, what });
@@ -381,11 +405,29 @@ impl FabricCarrier {
                         self.confirmed(done, events);
                     }
                 }
-                Completion::Failed { token, error } => return Err(self.posts.failed(token, &error)),
+                Completion::Failed { token: Some(token), error } => return Err(self.posts.failed(token, &error)),
+                // Not of a write of this rank: a stranger's, or one that was copied and whose echo will not come.
+                Completion::Failed { token: None, .. } => self.strangers += 1,
             }
         }
         self.completions = completions;
+        self.settle();
         self.posts.advance()
+    }
+
+    /// Exchanges words about closed memory with the peers.
+    fn settle(&mut self) {
+        self.polls = (self.polls + 1) % LOOK;
+        if self.polls != 0 && !self.closing.keeps() {
+            return;
+        }
+        let hall = &self.hall_memory;
+        let said = |rank: usize, word: Word| closing::number_of(read(hall, rank * HALL_BYTES + WORDS + word.offset()));
+        for (rank, word, number) in self.closing.step(said) {
+            let place = self.peers[rank].as_ref().expect("a connected peer").hall;
+            let (bytes, offset) = (Bytes::copied(&closing::sealed(number)), (WORDS + word.offset()) as u64);
+            self.posts.push(rank, Post { bytes, place, offset, kind: Kind::Silent, value: 0, id: None });
+        }
     }
 
     fn arrived(&mut self, number: u64, events: &mut Vec<Event>) -> Result<(), ProxyError> {
@@ -419,7 +461,10 @@ impl FabricCarrier {
     /// Handles the confirmation of a write or of a hello.
     fn confirmed(&mut self, done: posts::Done, events: &mut Vec<Event>) {
         match done {
-            posts::Done::Write { id } => events.push(Event::Delivered { id }),
+            posts::Done::Write { id } => {
+                self.closing.delivered(id);
+                events.push(Event::Delivered { id });
+            }
             posts::Done::Hello { peer } => {
                 if let Some(known) = &mut self.peers[peer] {
                     known.confirmed = true;
@@ -435,7 +480,11 @@ impl Carrier for FabricCarrier {
         let bytes = self.source(write)?;
         let offset = if write.source.bytes() == 0 { 0 } else { write.offset };
         let (kind, value) = write.notice.map_or((Kind::Silent, 0), |notice| (Kind::Notice, notice));
-        self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })
+        let taken = self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })?;
+        if taken {
+            self.closing.begun(write.id, write.peer);
+        }
+        Ok(taken)
     }
 
     fn open(&mut self, region: u16, memory: &Memory, _senders: &[usize]) -> Result<(), ProxyError> {
@@ -444,13 +493,13 @@ impl Carrier for FabricCarrier {
         Ok(())
     }
 
-    /// Makes later writes of peers fail. The provider may still be receiving a write, whose bytes may arrive during any
-    /// later poll. So the carrier keeps the memory as long as it lives itself.
+    /// Makes later writes of peers fail. The provider may still be receiving a write, whose bytes may arrive during a
+    /// later poll. So the carrier keeps the memory until all peers have said that theirs have ended (`closing.rs`).
     fn close(&mut self, region: u16) {
         if let Some((memory, _)) = self.opened.remove(&region)
             && self.unregister(&memory)
         {
-            self.closed.push(memory);
+            self.closing.keep(memory);
         }
     }
 
@@ -486,12 +535,46 @@ impl std::fmt::Debug for FabricCarrier {
     }
 }
 
+/// Connects several ranks of this process to the ranks whose cards are given beside each. As
+/// [`FabricCarrier::connect`], for a thread that plays several ranks.
+///
+/// # Errors
+/// As there.
+pub(crate) fn connect_all(carriers: &mut [(&mut FabricCarrier, Cards)]) -> Result<(), NetworkError> {
+    for (carrier, cards) in carriers.iter_mut() {
+        carrier.greet(cards)?;
+    }
+    let hello = carriers.iter().map(|(carrier, _)| carrier.options.hello_or_default()).max().unwrap_or_default();
+    let deadline = Deadline::after(hello);
+    loop {
+        let mut late = None;
+        for (carrier, _) in carriers.iter_mut() {
+            if !carrier.meet()? {
+                late = Some(&**carrier);
+            }
+        }
+        match late {
+            None => return Ok(()),
+            Some(late) if deadline.is_over() => return Err(late.silent(hello)),
+            Some(_) => std::thread::sleep(NAP),
+        }
+    }
+}
+
 fn refused(error: NetworkError) -> ProxyError {
     ProxyError::Carrier { peer: None, what: error.to_string() }
 }
 
 fn place(region: &Region) -> Place {
     Place { base: region.base(), key: region.key(), bytes: region.bytes() as u64 }
+}
+
+/// Bytes of a carrier's own memory.
+fn read<const N: usize>(memory: &Memory, at: usize) -> [u8; N] {
+    let place = memory.part(at, N);
+    // SAFETY: these are bytes inside the memory, which the handle keeps alive. A peer may be writing them, so the read is
+    // volatile, and callers expect torn values.
+    unsafe { place.start().cast::<[u8; N]>().read_volatile() }
 }
 
 fn random<const N: usize>() -> Result<[u8; N], NetworkError> {

@@ -419,8 +419,8 @@ impl Posts {
     }
 
     /// The error for a post that has failed.
-    pub fn failed(&mut self, token: Option<u64>, error: &CompletionError) -> ProxyError {
-        let peer = token.and_then(|token| self.under_way.get(&token)).map(|under_way| under_way.peer);
+    pub fn failed(&mut self, token: u64, error: &CompletionError) -> ProxyError {
+        let peer = self.under_way.get(&token).map(|under_way| under_way.peer);
         ProxyError::Carrier { peer, what: format!("{error}, over {}", self.provider) }
     }
 }

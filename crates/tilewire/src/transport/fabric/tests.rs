@@ -1,6 +1,7 @@
 //! Proxies over carriers of libfabric's software providers, in one process: `tcp`, and `shm` in its fast mode, which
 //! keeps no order. Everything is tried with confirmations by the provider and by echo.
 
+mod limits;
 mod opening;
 mod strangers;
 mod windows;

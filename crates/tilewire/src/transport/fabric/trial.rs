@@ -10,19 +10,32 @@ use tilewire_fabric::{Completion, Endpoint, Posted, Region, Remote, Source};
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The sizes of the writes in bytes: one that fits a single packet, and one that needs many.
 const SIZES: [usize; 2] = [8, 100_000];
+/// The number of bytes of a write that the provider copies when it takes it.
+const COPIED: usize = 8;
 
 pub(super) struct Trial;
 
 impl Trial {
-    /// Writes with numbers, and checks the bytes and numbers that arrive. The error says what does not work.
-    pub fn run(endpoint: &mut Endpoint, confirmation: Confirmation, numbers: Numbers) -> Result<(), String> {
+    /// Writes with numbers, from registered memory and bytes that the provider copies, and checks the bytes and numbers
+    /// that arrive. `inject_bytes` is the most that carriers let the provider copy. Returns the number of writes. The
+    /// error says what does not work.
+    pub fn run(
+        endpoint: &mut Endpoint,
+        confirmation: Confirmation,
+        numbers: Numbers,
+        inject_bytes: usize,
+    ) -> Result<usize, String> {
         let most = SIZES[1];
         let memory = Memory::zeroed_shared(2 * most);
         let key = u64::from_le_bytes(super::random().map_err(|error| error.to_string())?);
         let region = register(endpoint, &memory, key).map_err(|error| error.to_string())?;
         let address = endpoint.address().to_vec();
         let peer = endpoint.peers().insert(&address).map_err(|error| error.to_string())?;
-        for (k, bytes) in SIZES.into_iter().enumerate() {
+        // Carriers let the provider copy what is small, if it copies anything.
+        let copies = endpoint.provider().inject_bytes().min(inject_bytes) >= COPIED;
+        let sizes: Vec<(usize, bool)> =
+            SIZES.map(|bytes| (bytes, false)).into_iter().chain(copies.then_some((COPIED, true))).collect();
+        for (k, &(bytes, is_copied)) in sizes.iter().enumerate() {
             let to = Remote { peer, address: region.base() + most as u64, key: region.key() };
             let x = 0x51 + k as u8;
             fill(&memory.part(0, bytes), x);
@@ -34,9 +47,13 @@ impl Trial {
             let since = Instant::now();
             let late = |what: &str| format!("{what} within {} s", PATIENCE.as_secs());
             loop {
-                let source = Source::Region { region: &region, offset: 0, bytes };
+                let source = match is_copied {
+                    true => Source::Copied(&[x; COPIED]),
+                    false => Source::Region { region: &region, offset: 0, bytes },
+                };
                 let posted = match confirmation {
                     Confirmation::Provider => endpoint.write_delivered(to, source, Some(data), 1),
+                    Confirmation::Echo if is_copied => endpoint.inject_writedata(to, source, data),
                     Confirmation::Echo => endpoint.writedata(to, (&region, 0, bytes), data, 1),
                 };
                 if posted.map_err(|error| error.to_string())? == Posted::Taken {
@@ -47,14 +64,18 @@ impl Trial {
                     return Err(late("a write to itself was not taken"));
                 }
             }
-            let wanted = [Completion::Done { token: 1 }, Completion::Arrived { data }];
+            let mut wanted = vec![Completion::Arrived { data }, Completion::Done { token: 1 }];
+            if is_copied && confirmation == Confirmation::Echo {
+                // Nothing says that it is done.
+                wanted.pop();
+            }
             while !wanted.iter().all(|completion| got.contains(completion)) {
                 endpoint.poll(&mut got).map_err(|error| error.to_string())?;
                 let other = got.iter().find(|completion| !wanted.contains(completion));
                 match other {
                     Some(Completion::Failed { error, .. }) => return Err(format!("a write to itself failed: {error}")),
                     Some(other) => return Err(format!("a write with the number {data:#x} brought {other:x?}")),
-                    None if since.elapsed() > PATIENCE && got.contains(&wanted[0]) => {
+                    None if since.elapsed() > PATIENCE && !got.contains(&wanted[0]) => {
                         return Err(late("the number of a write did not arrive"));
                     }
                     None if since.elapsed() > PATIENCE => return Err(late("a write to itself was not confirmed")),
@@ -62,10 +83,11 @@ impl Trial {
                 }
             }
             if !holds(&memory.part(most, bytes), x) {
-                return Err(format!("{bytes} bytes were not there when their number was"));
+                let copied = if is_copied { "copied " } else { "" };
+                return Err(format!("{bytes} {copied}bytes were not there when their number was"));
             }
         }
-        Ok(())
+        Ok(sizes.len())
     }
 }
 

@@ -10,6 +10,8 @@ use crate::tensor::Memory;
 /// after the other one. Receivers count arrivals and depend on this, since a line's next delivery starts when the
 /// previous one is delivered (`wire.rs`). A provider whose two ends complete independently does not keep the order by
 /// itself. The carrier over such a provider reports `Delivered` only when the receiver's end has the arrival.
+///
+/// No method has a default: a carrier that wraps another one forwards all of them.
 pub trait Carrier: Send {
     /// Starts a write. Returns false if the carrier cannot take the write now; the proxy tries again later.
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError>;
@@ -23,25 +25,19 @@ pub trait Carrier: Send {
 
     /// The bytes that the carriers of peers need to write to a region which this rank has opened. The caller carries
     /// them to the peers and passes them to `reach` there. They are empty if peers need nothing.
-    fn place(&self, _region: u16) -> Vec<u8> {
-        Vec::new()
-    }
+    fn place(&self, region: u16) -> Vec<u8>;
 
     /// Takes the bytes that a peer's `place` returned. Afterwards this rank may write to that region.
-    fn reach(&mut self, _peer: usize, _region: u16, _place: &[u8]) -> Result<(), ProxyError> {
-        Ok(())
-    }
+    fn reach(&mut self, peer: usize, region: u16, place: &[u8]) -> Result<(), ProxyError>;
 
     /// True if the carrier can read these bytes in place.
     fn reads(&self, memory: &Memory) -> bool;
 
     /// Lets the carrier read these bytes, until `give_back` has been called as often as `lend`.
-    fn lend(&mut self, _memory: &Memory) -> Result<(), ProxyError> {
-        Ok(())
-    }
+    fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError>;
 
     /// Takes one `lend` back. Writes under way may still read the bytes, so the carrier keeps them alive until then.
-    fn give_back(&mut self, _memory: &Memory) {}
+    fn give_back(&mut self, memory: &Memory);
 
     /// Adds the events since the last call. Also makes progress if the carrier has no thread of its own.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;

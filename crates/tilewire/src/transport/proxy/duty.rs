@@ -104,6 +104,11 @@ impl Duty {
         Duty { polls: true, ..self }
     }
 
+    #[cfg(test)]
+    pub(crate) fn polls(&self) -> bool {
+        self.polls
+    }
+
     /// Says that a launch starts on a GPU.
     pub(crate) fn launched(&self) {
         self.in_flight.store(true, Ordering::Relaxed);
@@ -238,5 +243,13 @@ mod tests {
         duty.hand_over();
         assert_eq!((duty.pace(ms(0), false), duty.pace(ms(1), false)), (Pace::Step, Pace::Sleep(SHORT_NAP)));
         assert_eq!(duty.pace(ms(1000), false), Pace::Sleep(LONG_NAP), "a long wait is an idle rank, too");
+        // On a GPU: launches and replays as over any carrier, and never a long sleep without them.
+        duty.take_back();
+        duty.launched();
+        assert_eq!((duty.pace(ms(99), false), duty.pace(ms(100), false)), (Pace::Step, Pace::Sleep(SHORT_NAP)));
+        duty.landed();
+        assert_eq!(duty.pace(ms(0), false), Pace::Sleep(SHORT_NAP));
+        duty.captured();
+        assert_eq!((duty.pace(ms(9), false), duty.pace(ms(2000), false)), (Pace::Step, Pace::Sleep(REPLAY_NAP)));
     }
 }

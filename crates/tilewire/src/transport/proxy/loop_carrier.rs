@@ -167,9 +167,24 @@ impl Carrier for LoopCarrier {
         regions.retain(|&(_, target), _| target != Target::Region(region));
     }
 
+    /// Peers look the region up in this rank's end.
+    fn place(&self, _: u16) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn reach(&mut self, _: usize, _: u16, _: &[u8]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn reads(&self, memory: &Memory) -> bool {
         memory.reachable_from().host
     }
+
+    fn lend(&mut self, _: &Memory) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: &Memory) {}
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         // Writes that are due are delivered in a random order.

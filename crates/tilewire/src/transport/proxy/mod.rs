@@ -351,8 +351,9 @@ impl Proxy {
         let cause = match error {
             // The cause names the peer for the other ranks.
             ProxyError::Late { peer, .. } => Cause::timed_out(self.rank, Some(peer)),
-            ProxyError::Carrier { peer: Some(peer), .. } if self.departures.is_some() => {
-                self.end_of(peer).unwrap_or(Cause::severed(self.rank, peer))
+            ProxyError::Carrier { peer, .. } if self.departures.is_some() => {
+                let own = Cause { code: AbortCode::Failed, rank: self.rank, reason: 0 };
+                self.end_of(peer).unwrap_or(peer.map_or(own, |peer| Cause::severed(self.rank, peer)))
             }
             _ => Cause { code: AbortCode::Failed, rank: self.rank, reason: 0 },
         };
@@ -361,13 +362,16 @@ impl Proxy {
     }
 
     /// The reason why a peer is gone, if it arrives within [`REASON`]. The network notices that a peer is gone before
-    /// the reason arrives, and the reason says more than the network's error.
-    fn end_of(&self, peer: usize) -> Option<Cause> {
+    /// the reason arrives, and the reason says more than the network's error. `None` if the network did not say which
+    /// peer it is: then the reason is that of any of them.
+    fn end_of(&self, peer: Option<usize>) -> Option<Cause> {
         let until = Deadline::after(REASON);
+        let others = || (0..self.aborts.len()).filter(|&rank| rank != self.rank);
         loop {
             let told = self.aborts.get(self.rank).and_then(Abort::get);
-            let has_left = self.departures.as_ref().is_some_and(|departures| departures.has_left(peer));
-            let left = has_left.then_some(Cause { code: AbortCode::Left, rank: peer, reason: 0 });
+            let has_left = |rank: &usize| self.departures.as_ref().is_some_and(|departures| departures.has_left(*rank));
+            let gone = others().filter(|&rank| peer.is_none_or(|peer| peer == rank)).find(has_left);
+            let left = gone.map(|rank| Cause { code: AbortCode::Left, rank, reason: 0 });
             if let Some(cause) = told.or(left) {
                 return Some(cause);
             }

@@ -257,9 +257,23 @@ impl Carrier for NetCarrier {
 
     fn close(&mut self, _: u16) {}
 
+    fn place(&self, _: u16) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn reach(&mut self, _: usize, _: u16, _: &[u8]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn reads(&self, memory: &Memory) -> bool {
         memory.reachable_from().host
     }
+
+    fn lend(&mut self, _: &Memory) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: &Memory) {}
 
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {
         let mut wires = self.net.lock();
@@ -482,8 +496,24 @@ impl Carrier for Choosy {
         self.inner.close(region);
     }
 
+    fn place(&self, region: u16) -> Vec<u8> {
+        self.inner.place(region)
+    }
+
+    fn reach(&mut self, peer: usize, region: u16, place: &[u8]) -> Result<(), ProxyError> {
+        self.inner.reach(peer, region, place)
+    }
+
     fn reads(&self, memory: &Memory) -> bool {
         self.inner.reads(memory)
+    }
+
+    fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError> {
+        self.inner.lend(memory)
+    }
+
+    fn give_back(&mut self, memory: &Memory) {
+        self.inner.give_back(memory);
     }
 
     fn write(&mut self, write: &Write<'_>) -> Result<bool, ProxyError> {

@@ -22,23 +22,22 @@ pub(crate) struct ProxyThread {
 const LAST_POSTS: Duration = Duration::from_secs(1);
 
 impl ProxyThread {
-    /// Starts a thread that sleeps on a bell of its own, while arrivals ring the bell of the waiting threads. `polls`
-    /// says that arrivals ring no bell, and that they need this thread's steps whatever the rank does meanwhile.
+    /// Starts a thread that sleeps on `bell`, which the carrier rings for arrivals. Without one it sleeps on a bell of
+    /// its own, while arrivals ring the bell of the waiting threads. `polls` says that arrivals ring no bell, and that
+    /// they need this thread's steps whatever the rank does meanwhile.
     ///
     /// # Panics
     /// If the proxy already has a thread.
-    pub(crate) fn start_alone(proxy: &Arc<Proxy>, polls: bool) -> Result<ProxyThread, SegmentError> {
+    pub(crate) fn start(proxy: &Arc<Proxy>, bell: Option<Doorbell>, polls: bool) -> Result<ProxyThread, SegmentError> {
         let no_memory = SegmentError::NoMemory { bytes: HEADER, shortage: None };
-        let duty = Duty::new(Doorbell::alone().ok_or(no_memory)?);
+        let duty = Duty::new(bell.or_else(Doorbell::alone).ok_or(no_memory)?);
         ProxyThread::run(proxy, if polls { duty.that_polls() } else { duty })
     }
 
-    /// Starts a thread that sleeps on a bell which the carrier rings for arrivals.
-    ///
-    /// # Panics
-    /// If the proxy already has a thread.
-    pub(crate) fn start(proxy: &Arc<Proxy>, bell: Doorbell) -> Result<ProxyThread, SegmentError> {
-        ProxyThread::run(proxy, Duty::new(bell))
+    /// True if the thread makes progress without being called.
+    #[cfg(test)]
+    pub(crate) fn polls(&self) -> bool {
+        self.duty.polls()
     }
 
     fn run(proxy: &Arc<Proxy>, duty: Duty) -> Result<ProxyThread, SegmentError> {

@@ -105,3 +105,53 @@ fn a_window_that_its_rank_has_dropped_is_never_written() {
         drop(own);
     }
 }
+
+/// The memory of a dropped window goes back to its owner while the transport lives.
+#[test]
+fn the_memory_of_a_closed_window_is_let_go_when_no_write_can_reach_it() {
+    let Some(library) = tilewire_testkit::libfabric::find() else { return };
+    let bare = |options: FabricOptions| FabricOptions { is_bare: true, ..options };
+    for (provider, ways) in [("tcp", 3), ("shm", 3)] {
+        for way in 0..ways {
+            let options = options(library, provider);
+            let options = match way {
+                0 => options.confirmation(Confirmation::Provider),
+                1 => options.confirmation(Confirmation::Echo),
+                _ => bare(options),
+            };
+            let mut carriers = carriers(3, &options);
+            let (mut events, since) = (vec![Vec::new(); 3], Instant::now());
+            for round in 0..5u16 {
+                let (memory, own) = (Memory::zeroed_shared(BYTES), input(round as u8 + 1));
+                carriers[2].open(round + 1, &memory, &[0, 1]).unwrap();
+                let place = carriers[2].place(round + 1);
+                let target = Target::Region(round + 1);
+                for rank in [0, 1] {
+                    carriers[rank].reach(2, round + 1, &place).unwrap();
+                    carriers[rank].lend(&own).unwrap();
+                    let (id, source) = (u64::from(round) + 1, Source::Memory(&own));
+                    let write = Write { id, peer: 2, source, target, offset: 0, notice: Some(id as u32) };
+                    assert!(carriers[rank].write(&write).unwrap());
+                }
+                // Without their progress, the writes of the others may be under way.
+                let mut poll = |ranks: &[usize], carriers: &mut [FabricCarrier]| {
+                    ranks.iter().for_each(|&rank| carriers[rank].poll(&mut events[rank]).unwrap());
+                    events.iter().map(Vec::len).collect::<Vec<_>>()
+                };
+                let done = usize::from(round) + 1;
+                while poll(&[0, 1, 2], &mut carriers) != [done, done, 2 * done] {
+                    assert!(since.elapsed() < PATIENCE, "{provider}, {way}");
+                }
+                carriers[2].close(round + 1);
+                (0..100).for_each(|_| _ = poll(&[0, 2], &mut carriers));
+                assert!(carriers[2].closing.keeps(), "rank 1 has not said that its writes have ended");
+                while carriers[2].closing.keeps() {
+                    poll(&[0, 1, 2], &mut carriers);
+                    assert!(since.elapsed() < PATIENCE, "{provider}, {way}: the memory stays");
+                }
+                carriers[..2].iter_mut().for_each(|carrier| carrier.give_back(&own));
+                assert_eq!(bytes(&memory), vec![round as u8 + 1; BYTES]);
+            }
+        }
+    }
+}

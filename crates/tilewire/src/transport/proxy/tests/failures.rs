@@ -34,6 +34,27 @@ fn a_carrier_that_fails_is_reported_with_the_peer() {
     assert_stopped(&rig, drained, failure());
 }
 
+/// Ranks that are processes notice who leaves: the survivor of a peer's death does not blame itself.
+#[test]
+fn a_carrier_that_fails_names_the_peer_that_has_left() {
+    for (peer, gone) in [(None, 1), (None, 2), (Some(1), 1)] {
+        let net = Net::default();
+        let mut rig = Rig::by_hand(&net);
+        let departures = Departures::new(RANKS);
+        let proxy = rig.nodes.remove(0);
+        let proxy = Node { proxy: proxy.proxy.with_departures(departures.clone()), ..proxy };
+        rig.nodes.insert(0, proxy);
+        net.lock().fails = Some(match peer {
+            None => || ProxyError::Carrier { peer: None, what: "the adapter says nothing".to_string() },
+            Some(_) => || ProxyError::Carrier { peer: Some(1), what: "unplugged".to_string() },
+        });
+        departures.note(gone);
+        rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+        assert!(rig.nodes[0].proxy.drain(Deadline::never()).is_err());
+        rig.assert_all_told_of(Cause { code: AbortCode::Left, rank: gone, reason: 0 });
+    }
+}
+
 #[test]
 fn posts_that_are_never_confirmed_or_never_taken_are_late() {
     for (room, count, posts) in [(None, 1, 2), (Some(0), 1, 2), (Some(0), 5000, 2), (Some(1), 5000, 3)] {

@@ -17,7 +17,9 @@ fn served(rig: Rig) -> Served {
         queues.push(queue);
         outboxes.push(outbox);
     }
-    let start = |(rank, proxy): (usize, &Arc<Proxy>)| ProxyThread::start(proxy, segments[rank].doorbell(rank)).unwrap();
+    let start = |(rank, proxy): (usize, &Arc<Proxy>)| {
+        ProxyThread::start(proxy, Some(segments[rank].doorbell(rank)), false).unwrap()
+    };
     let threads = proxies.iter().enumerate().map(start).collect();
     (proxies, queues, outboxes, segments, threads)
 }
@@ -110,9 +112,23 @@ impl Carrier for Panics {
 
     fn close(&mut self, _: u16) {}
 
+    fn place(&self, _: u16) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn reach(&mut self, _: usize, _: u16, _: &[u8]) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn reads(&self, _: &Memory) -> bool {
         false
     }
+
+    fn lend(&mut self, _: &Memory) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
+    fn give_back(&mut self, _: &Memory) {}
 
     fn write(&mut self, _: &Write<'_>) -> Result<bool, ProxyError> {
         Ok(true)
