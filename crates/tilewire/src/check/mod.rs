@@ -195,7 +195,7 @@ mod world;
 
 pub use error::{EvalError, Location, Stuck};
 pub use eval::{Awaited, Blocked, BulkTiming, ElementOrder, Instance, InstanceOptions, Step};
-pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, World};
+pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, RouteSlots, World};
 pub use model::Conflict;
 pub use mutation::{Mutant, Mutation};
 pub use network::{Arrivals, AtOnce, Descriptor, Network, NetworkNotice, NetworkSpan};

@@ -3,13 +3,14 @@
 use super::stream::{BoundOp, CopyStream};
 use super::values::Values;
 use crate::check::error::EvalError;
-use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
+use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute, RouteSlots};
 use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Entity, Kernel, Op, Param, ParamId, Purpose};
 use crate::tensor::{AccessError, Arg, Memory, Queue, bytes_of};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Launches of several ranks, to be checked together. Ranks share memory if their arguments name the same addresses, so
 /// all of them are built in one process, on one thread.
@@ -78,6 +79,7 @@ struct Route {
     region: Memory,
     slots: Memory,
     stride: u32,
+    moves: Option<Arc<RouteSlots>>,
 }
 
 impl Plan {
@@ -157,7 +159,17 @@ impl Plan {
         stride: u32,
     ) -> &mut Plan {
         let (queue, region, slots) = (queue.into(), region.clone(), slots.clone());
-        self.routes.push(Route { queue, peer, region, slots, stride });
+        self.routes.push(Route { queue, peer, region, slots, stride, moves: None });
+        self
+    }
+
+    /// Restricts the last [`route`](Self::route) as a proxy does: its posts move only these slots of the peer, and its
+    /// flushes only those of the poster. Other notices are errors.
+    ///
+    /// # Panics
+    /// If there is no route.
+    pub fn moves_only(&mut self, slots: RouteSlots) -> &mut Plan {
+        self.routes.last_mut().expect("a route to restrict").moves = Some(Arc::new(slots));
         self
     }
 
@@ -274,7 +286,7 @@ impl Plan {
                 let route = |peer: u32| {
                     let route = self.routes.iter().find(|route| route.peer == peer && route.queue.is(queue))?;
                     let (region, slots) = (snapshot.bank(&route.region), snapshot.bank(&route.slots));
-                    Some(PeerRoute { region, slots, stride: route.stride })
+                    Some(PeerRoute { region, slots, stride: route.stride, moves: route.moves.clone() })
                 };
                 Bound::Queue((0..self.ranks).map(route).collect())
             }

@@ -49,7 +49,7 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
     let Opened { carrier, .. } = opened;
     let chosen = Chosen { choice: carrier.choice().clone(), bytes: Arc::default() };
     let counted = Counted { carrier, bytes: chosen.bytes.clone() };
-    half.over(Box::new(counted), Joint::Network(chosen), true)
+    half.join(world, Box::new(counted), Joint::Network(chosen), true)
 }
 
 /// The address at which the other ranks probably reach this one: that of its connection to the store. Collective.
