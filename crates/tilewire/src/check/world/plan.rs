@@ -344,6 +344,8 @@ struct Use {
     wire: bool,
     /// True if bulk copies reach it.
     copied: bool,
+    /// True if bulk copies fill it and posts read it.
+    filled: bool,
     /// True if it is the rank's own: a tensor of its caller, or an input or an output.
     own: bool,
     span: Span,
@@ -355,7 +357,7 @@ impl Stage {
         let mut uses = Vec::new();
         for (launch, jobs) in plan.launches.iter().enumerate() {
             for (rank, job) in (0..).zip(jobs) {
-                let (wires, copied) = (wires(&job.kernel), copied(&job.kernel));
+                let (wires, copied, filled) = (wires(&job.kernel), copied(&job.kernel), filled(&job.kernel));
                 let binding = &self.bindings[launch][rank as usize];
                 for ((param, declared), bound) in job.kernel.params.iter().zip(&binding.params) {
                     match (declared, bound) {
@@ -365,9 +367,9 @@ impl Stage {
                             let rows = memories.iter().flat_map(|memory| self.snapshot.rows(memory));
                             uses.extend(rows.map(|row| {
                                 let (access, span) = (*access, span(&row));
-                                let (wire, copied) = (wires.contains(&param), copied.contains(&param));
+                                let [wire, copied, filled] = [&wires, &copied, &filled].map(|of| of.contains(&param));
                                 let own = access != Access::InOut || job.kernel.purpose(param, 0) == Purpose::Tensor;
-                                Use { launch, rank, param, access, wire, copied, own, span }
+                                Use { launch, rank, param, access, wire, copied, filled, own, span }
                             }))
                         }
                         (Param::Slots { stride, .. }, Bound::Slots(banks)) => {
@@ -379,12 +381,13 @@ impl Stage {
                 }
             }
         }
-        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks.
+        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks. So
+        // is an outbox that bulk copies fill: what a post reads there must have been copied there.
         let index = Index::of(&uses);
         let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
         let is_routed = |span: &Span| routed.iter().any(|to| meets(to, span));
         for u in uses.iter_mut().filter(|u| u.copied && !u.own) {
-            u.wire |= index.any(&u.span, |other| other.rank != u.rank) || is_routed(&u.span);
+            u.wire |= u.filled || index.any(&u.span, |other| other.rank != u.rank) || is_routed(&u.span);
         }
         let index = Index::of(&uses);
         for u in uses.iter_mut().filter(|u| !u.own) {
@@ -482,6 +485,16 @@ fn copied(kernel: &Kernel) -> Vec<ParamId> {
         Op::BulkCopy { dst, src, .. } => vec![dst.base, src.base],
         _ => Vec::new(),
     })
+}
+
+/// The parameters that a kernel fills by bulk copies and posts.
+fn filled(kernel: &Kernel) -> Vec<ParamId> {
+    let posted = params_of(kernel, |op| match op {
+        Op::Post { span: Some(span), .. } => vec![span.src.base],
+        _ => Vec::new(),
+    });
+    let copied = params_of(kernel, |op| if let Op::BulkCopy { dst, .. } = op { vec![dst.base] } else { Vec::new() });
+    posted.into_iter().filter(|param| copied.contains(param)).collect()
 }
 
 fn params_of(kernel: &Kernel, bases: impl Fn(&Op) -> Vec<Base>) -> Vec<ParamId> {
