@@ -228,7 +228,8 @@ impl Duty {
                     }
                     let ready = || {
                         progress |= step();
-                        progress || self.calls.load(Ordering::Acquire) != seen
+                        let runs = dozes && self.running.load(Ordering::Relaxed) > 0;
+                        progress || self.calls.load(Ordering::Acquire) != seen || runs
                     };
                     self.bell.sleep(ready, most);
                     if dozes {
