@@ -18,6 +18,7 @@
 //! | `without_fence` | without the fence a wake-up can be lost, which is why naps are bounded |
 //! | `hand_over`, `hand_over_again` | a thread that falls asleep hands its posts over: the proxy's thread wakes |
 //! | `ended` | the proxy's thread learns that it must end |
+//! | `two_steppers`, `three_steppers` | a waiting thread and others drive one proxy: an arrival is taken once, and the waiting thread is woken even if it found another thread inside |
 //! | `gang` | two ranks that need each other: both start, once, and none stays in `flush` |
 //! | `flushing` | a rank that flushes before it comes again lets the other start |
 //!
@@ -55,6 +56,8 @@ const MODELS: &[Model] = &[
     ("hand_over", transport::models::hand_over),
     ("hand_over_again", transport::models::hand_over_again),
     ("ended", transport::models::ended),
+    ("two_steppers", transport::models::two_steppers),
+    ("three_steppers", transport::models::three_steppers),
     ("gang", cuda::models::gang),
     ("flushing", cuda::models::flushing),
 ];

@@ -3,7 +3,7 @@
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
-pub(crate) use std::sync::PoisonError;
+pub(crate) use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Loom knows no time, so a sleeping thread lets others run.
@@ -116,10 +116,16 @@ impl std::ops::Deref for AtomicU32 {
     }
 }
 
-/// A word of a [`Memory`](crate::tensor::Memory), found by its address: loom's atomics are larger than 8 bytes.
-pub(crate) struct AtomicU64(pub(crate) loom::sync::atomic::AtomicU64);
+/// A word of a [`Memory`](crate::tensor::Memory), found by its address: loom's atomics are larger than 8 bytes. Or one
+/// of its own.
+#[derive(Debug)]
+pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
 impl AtomicU64 {
+    pub(crate) fn new(value: u64) -> AtomicU64 {
+        AtomicU64(loom::sync::atomic::AtomicU64::new(value))
+    }
+
     /// # Safety
     /// The word lies in a memory that lives as long as the result.
     pub(crate) unsafe fn from_ptr<'w>(place: *mut u64) -> &'w AtomicU64 {

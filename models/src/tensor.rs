@@ -45,7 +45,7 @@ mod memory {
             let last = WORDS.with_borrow(|words| words.last_key_value().map_or(1 << 20, |(&last, _)| last));
             let start = (last + 1).next_multiple_of(4096);
             let make = |k: usize| {
-                let word = Box::leak(Box::new(AtomicU64(loom::sync::atomic::AtomicU64::new(0))));
+                let word = Box::leak(Box::new(AtomicU64::new(0)));
                 WORDS.with_borrow_mut(|words| words.insert(start + 8 * k, word));
                 NonNull::from(word)
             };

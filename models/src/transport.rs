@@ -1,11 +1,14 @@
-//! `transport/doorbell.rs` and `transport/proxy/duty.rs` over a mapping that is one word, and a futex that never times
-//! out.
+//! `transport/doorbell.rs`, `transport/proxy/duty.rs` and `transport/proxy/turns.rs` over a mapping that is one word, and
+//! a futex that never times out.
 
 #[path = "../../crates/tilewire/src/transport/doorbell.rs"]
 pub(crate) mod doorbell;
 
 #[path = "../../crates/tilewire/src/transport/proxy/duty.rs"]
 mod duty;
+
+#[path = "../../crates/tilewire/src/transport/proxy/turns.rs"]
+mod turns;
 
 mod futex {
     use crate::sync::AtomicU32;
@@ -48,6 +51,7 @@ pub(crate) mod models {
     use super::doorbell::Doorbell;
     use super::duty::Duty;
     use super::mapping::{Header, Line, Mapping};
+    use super::turns::Turns;
     use crate::Bounds;
     use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
     use loom::thread;
@@ -174,5 +178,56 @@ pub(crate) mod models {
             proxy.duty.end();
             thread.join().unwrap();
         });
+    }
+
+    /// A proxy that several threads of a rank drive: the number of arrivals taken, what has arrived, the slot that moves
+    /// then, and the bell of the rank that waits for it.
+    struct Driven {
+        turns: Turns<u32>,
+        arrived: AtomicBool,
+        slot: AtomicBool,
+        bell: Doorbell,
+    }
+
+    impl Driven {
+        /// Like `Proxy::step`, with a poll of the carrier inside.
+        fn step(&self) {
+            let Ok(Some(mut taken)) = self.turns.try_enter() else { return };
+            if self.arrived.load(Ordering::Acquire) {
+                self.arrived.store(false, Ordering::Relaxed);
+                *taken += 1;
+                signals(&self.bell, &self.slot, true);
+            }
+        }
+    }
+
+    /// One thread waits and drives, and `steppers` others step once. Something arrives at any time.
+    fn driven(steppers: usize) {
+        let (bell, [arrived, slot]) = (bell(), [(); 2].map(|()| AtomicBool::new(false)));
+        let driven = Arc::new(Driven { turns: Turns::new(0, bell.clone()), arrived, slot, bell });
+        let spawn = |work: fn(&Driven)| {
+            let driven = driven.clone();
+            thread::spawn(move || work(&driven))
+        };
+        // The carrier rings the rank's bell, as a signal does.
+        let carrier = spawn(|driven| signals(&driven.bell, &driven.arrived, true));
+        let steppers: Vec<_> = (0..steppers).map(|_| spawn(Driven::step)).collect();
+        let ready = || {
+            driven.step();
+            driven.slot.load(Ordering::Acquire)
+        };
+        assert!(driven.bell.sleep(ready, Duration::MAX));
+        carrier.join().unwrap();
+        steppers.into_iter().for_each(|stepper| stepper.join().unwrap());
+        assert_eq!(*driven.turns.enter().unwrap(), 1, "it is taken once");
+        assert_eq!(driven.bell.word().load(Ordering::Relaxed) & Doorbell::SLEEPERS, 0);
+    }
+
+    pub(crate) fn two_steppers(bounds: &Bounds) {
+        bounds.check(3, || driven(1));
+    }
+
+    pub(crate) fn three_steppers(bounds: &Bounds) {
+        bounds.check(2, || driven(2));
     }
 }

@@ -74,6 +74,15 @@ pub enum EvalError {
         /// The place.
         by: Location,
     },
+    /// A notice of a post for a slot that the proxy does not move for this rank and peer.
+    ForeignSlot {
+        /// The slots.
+        what: String,
+        /// The number of the slot.
+        index: i64,
+        /// The place.
+        by: Location,
+    },
     /// A packet flag is 0, which means empty.
     ZeroFlag {
         /// The place.
@@ -133,6 +142,8 @@ errors! {
             "{by}: byte offset {offset} of {what} is not a multiple of the value's {size} bytes",
         CopyOverlaps { what, by } =>
             "{by}: source and destination of a bulk copy overlap in {what}; copy through scratch",
+        ForeignSlot { what, index, by } =>
+            "{by}: a notice for slot {index} of {what}, which posts of this rank to this peer do not move",
         ZeroFlag { by } => "{by}: packet flag is 0, which means empty; count flags from 1",
         OtherOperation { what, expected, seen, by } =>
             "{by}: {what} is of operation {seen}, and this launch is operation {expected}; launch the same operations \

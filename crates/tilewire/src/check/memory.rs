@@ -3,6 +3,8 @@
 use super::error::EvalError;
 use super::network::{AtOnce, Network};
 use crate::ir::{Entity, Kernel, Param, ParamId, Type};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// One piece of model memory. Its first byte counts as aligned to any power of two; a [`Bank`] chooses an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -78,7 +80,7 @@ pub struct Bank {
 }
 
 /// Where the proxy behind a queue delivers at one peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerRoute {
     /// The peer's region: `Post` writes into it.
     pub region: Bank,
@@ -86,6 +88,17 @@ pub struct PeerRoute {
     pub slots: Bank,
     /// Bytes from one of those slots to the next.
     pub stride: u32,
+    /// The slots that the proxy moves; `None`: all of them.
+    pub moves: Option<Arc<RouteSlots>>,
+}
+
+/// The numbers of the slots that posts over a route may move. A proxy refuses all others.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct RouteSlots {
+    /// Slots of the peer.
+    pub moved: Vec<Range<u64>>,
+    /// Slots of the poster, which flushes of its posts to the peer move.
+    pub flushed: Vec<Range<u64>>,
 }
 
 /// The binding of one parameter.

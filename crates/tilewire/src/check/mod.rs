@@ -73,9 +73,13 @@
 //! engines are held to this only for bytes that the kernel touches.
 //!
 //! Between launches the hosts act like a user: they read every output, rewrite every input, and do both for tensors
-//! that a kernel reads and writes. Bytes between ranks begin undefined; counters and user tensors do not. In worlds of
-//! up to four ranks ([`Settings::one_copy_ranks`]) every role runs with all its copies and with one, as the CPU engine
-//! runs it.
+//! that a kernel reads and writes. Bytes between ranks begin undefined; counters and user tensors do not. An outbox is
+//! bytes between ranks, too: no host touches it, so a post that reads more than a kernel has put or copied there reads
+//! bytes that nobody wrote. In worlds of up to four ranks ([`Settings::one_copy_ranks`]) every role runs with all its
+//! copies and with one, as the CPU engine runs it.
+//!
+//! A notice may move the slots that the proxies of a transport move for its poster and peer, and no others
+//! ([`Plan::moves_only`]). The real proxy stops at such a notice, so the model ends the run there with an error.
 //!
 //! # What one run decides
 //!
@@ -195,7 +199,7 @@ mod world;
 
 pub use error::{EvalError, Location, Stuck};
 pub use eval::{Awaited, Blocked, BulkTiming, ElementOrder, Instance, InstanceOptions, Step};
-pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, World};
+pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, RouteSlots, World};
 pub use model::Conflict;
 pub use mutation::{Mutant, Mutation};
 pub use network::{Arrivals, AtOnce, Descriptor, Network, NetworkNotice, NetworkSpan};

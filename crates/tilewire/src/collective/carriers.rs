@@ -2,11 +2,14 @@
 //! none hangs.
 
 use super::error::RunError;
+use super::launch::Launch;
 use super::reductions::all_reduce;
-use crate::link::{MeshTransport, ShmOptions};
-use crate::tensor::{Memory, Tensor};
-use crate::transport::proxy::{Carrier, Event, LoopCarrier, ProxyError, Write};
-use crate::transport::{Cause, Rank, TransportError, World};
+use crate::hook::kernel;
+use crate::link::{MeshOptions, MeshTransport, ShmOptions, Transport};
+use crate::tensor::{Memory, Queue, Tensor, bytes_of};
+use crate::transport::proxy::{Carrier, Event, LoopCarrier, NO_THREADS, ProxyError, Write};
+use crate::transport::{Cause, Rank, There, TransportError, World};
+use crate::vm::Prepared;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -102,14 +105,14 @@ impl Carrier for Faulty {
 }
 
 /// The error that each of three ranks gets, if any.
-fn errors(fault: Fault, writes: usize) -> Vec<Option<RunError>> {
+fn errors(fault: Fault, writes: usize, ring: usize) -> Vec<Option<RunError>> {
     let errors = Mutex::new(vec![None, None, None]);
     let ran = World::threads(3).deadline(fault.deadline()).run(|world| {
         let wrap = |inner| -> Box<dyn Carrier> {
             if world.rank() == SICK { Box::new(Faulty { inner, fault, writes }) } else { Box::new(inner) }
         };
         let sizes = ShmOptions { per_peer_bytes: Some(64 << 10), ..ShmOptions::default() };
-        let link = MeshTransport::over_carriers(&world, sizes, wrap)?;
+        let link = MeshTransport::over_carriers(&world, sizes, ring, wrap)?;
         let (inp, out) = (Tensor::<f32>::zeros(9000), Tensor::<f32>::zeros(9000));
         // The launches make more writes than the carrier takes. A rank that is slow to build gets the error there.
         let error = match all_reduce(&link, &out, &inp).build() {
@@ -146,8 +149,13 @@ fn named(error: &RunError) -> Vec<usize> {
 /// Checks that ranks 0 and 2 name rank 1. Returns the error of rank 1 itself.
 #[track_caller]
 fn others_name_the_sick_rank(fault: Fault, writes: usize) -> RunError {
+    others_name_it_over_a_ring(fault, writes, 1024)
+}
+
+#[track_caller]
+fn others_name_it_over_a_ring(fault: Fault, writes: usize, ring: usize) -> RunError {
     let start = Instant::now();
-    let [first, sick, last] = <[_; 3]>::try_from(errors(fault, writes)).unwrap();
+    let [first, sick, last] = <[_; 3]>::try_from(errors(fault, writes, ring)).unwrap();
     assert!(start.elapsed() < Duration::from_secs(60), "{fault:?}, {writes} writes");
     for error in [first, last] {
         let error = error.unwrap_or_else(|| panic!("{fault:?}, {writes} writes: a rank ran all launches"));
@@ -177,6 +185,94 @@ fn posts_that_a_carrier_keeps_beyond_the_deadline_are_told_to_all_ranks_with_a_p
         // Rank 1 names the peer that its posts do not reach, or the rank that gave up because of them.
         assert!(!named(&sick).is_empty(), "{fault:?}, {writes} writes: {sick}");
     }
+}
+
+/// A ring of one entry is full most of the time, so kernels wait for room.
+#[test]
+fn faults_are_told_likewise_where_kernels_wait_for_room_in_a_ring() {
+    for (fault, writes) in [(Fault::Fails, 7), (Fault::Refuses, 0), (Fault::Refuses, 5), (Fault::Forgets, 40)] {
+        let sick = others_name_it_over_a_ring(fault, writes, 1);
+        assert!(fault == Fault::Fails || !named(&sick).is_empty(), "{fault:?}, {writes} writes: {sick}");
+    }
+}
+
+/// A rank posts more than its ring and its proxy hold to a peer that its carrier does not reach.
+#[test]
+fn a_wait_for_room_in_the_ring_names_the_peer_that_keeps_it_full() {
+    for ring in [1, 64] {
+        let error = Mutex::new(None);
+        let ran = World::threads(3).deadline(DEADLINE).run(|world| {
+            let wrap = |inner| -> Box<dyn Carrier> { Box::new(Faulty { inner, fault: Fault::Refuses, writes: 0 }) };
+            let link = MeshTransport::over_carriers(&world, ShmOptions::default(), ring, wrap)?;
+            if world.rank() == SICK {
+                let (queue, line) = posts_to(&link, Rank::new(2));
+                let traced = kernel("many posts", |k| {
+                    let queue = k.queue("posts", queue.clone());
+                    // One after the other: the proxy holds 1024 of them.
+                    k.main(|r| r.for_step(0i64, 1200i64, 1i64, |i| r.post_credit(queue, 2, line, i + 1i64)));
+                });
+                *error.lock().unwrap() = Launch::new(&link, &traced.unwrap())?.run().err();
+            }
+            world.bootstrap().barrier("it has its error", Duration::from_secs(60).into())?;
+            Ok(())
+        });
+        ran.unwrap();
+        let error = error.into_inner().unwrap().expect("nothing is delivered");
+        let RunError::Timeout(timeout) = &error else { panic!("{error}") };
+        assert_eq!((timeout.peer, timeout.late), (Some(Rank::new(2)), Some(Rank::new(2))), "{error}");
+        assert!(error.to_string().contains("for rank 2") && error.to_string().contains("room in the queue"), "{error}");
+    }
+}
+
+/// The queue of posts to a peer, and a control line of the peer that this rank's credits move.
+fn posts_to(link: &MeshTransport, peer: Rank) -> (Queue, i64) {
+    let There::Posted(posted) = link.endpoint(peer).unwrap().there else { panic!("rank {peer} is reached by posts") };
+    (posted.queue.clone(), posted.lines.head as i64)
+}
+
+/// A rank whose proxy cannot have a thread fails, and no other rank goes on without it.
+#[test]
+fn a_rank_that_cannot_drive_its_proxy_is_named_by_all_ranks() {
+    let errors = Mutex::new(Vec::new());
+    let ran = World::threads(3).run(|world| {
+        NO_THREADS.set(world.rank() == SICK);
+        let made = MeshTransport::rendezvous(&world, MeshOptions::alone(3));
+        let error = made.err().map(|error| error.to_string()).unwrap_or_default();
+        errors.lock().unwrap().push((world.rank(), error));
+        world.bootstrap().barrier("all have theirs", Duration::from_secs(60).into())?;
+        Ok(())
+    });
+    ran.unwrap();
+    for (rank, error) in errors.into_inner().unwrap() {
+        assert!(error.contains("no more threads"), "rank {rank}: {error}");
+        assert!(rank == SICK || error.contains("rank 1"), "rank {rank}: {error}");
+    }
+}
+
+/// A kernel that posts, without the waits that would drive the proxy: it stands for one that then computes for long.
+#[test]
+fn what_a_rank_posts_leaves_although_it_does_not_wait() {
+    World::threads(2)
+        .run(|world| {
+            let link = MeshTransport::rendezvous(&world, MeshOptions::alone(2))?;
+            if world.rank() == Rank::new(0) {
+                let (queue, line) = posts_to(&link, SICK);
+                let traced = kernel("posts and computes", |k| {
+                    let queue = k.queue("posts", queue.clone());
+                    k.main(|r| r.post_credit(queue, 1, line, 1i64));
+                });
+                let traced = traced.unwrap();
+                Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
+            } else {
+                let (start, head) = (Instant::now(), link.endpoint(Rank::new(0)).unwrap().here.signals.head);
+                while bytes_of(&head).unwrap()[0] != 1 {
+                    assert!(start.elapsed() < Duration::from_secs(30), "rank 0 keeps its posts");
+                    std::thread::yield_now();
+                }
+            }
+            Ok(link.close()?)
+        })
+        .unwrap();
 }
 
 #[test]

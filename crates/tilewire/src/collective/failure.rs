@@ -18,7 +18,7 @@ use crate::transport::bootstrap::{BootstrapError, Departure};
 use crate::transport::{
     AbortCode, Cause, Difference, Rank, SegmentError, TransferError, TransportError, Unmet, Verdict,
 };
-use crate::vm::LaunchError;
+use crate::vm::{LaunchError, QUEUE_ROOM};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,8 +129,9 @@ impl From<CudaError> for RunError {
     fn from(error: CudaError) -> Self {
         match error {
             CudaError::Timeout(stopped) => {
-                let Stopped { rank, block, role, param, bank, index, expected, seen, at, peer, .. } = *stopped;
-                let op = format!("{param}[{index}]");
+                let Stopped { rank, block, role, param, bank, index, expected, seen, at, peer, for_room, .. } =
+                    *stopped;
+                let op = if for_room { QUEUE_ROOM.to_string() } else { format!("{param}[{index}]") };
                 let timeout = Timeout::new(Stage::Launch, Rank::new(rank), peer.map(Rank::new), op, Duration::ZERO);
                 let (block, slot, bank, at) = (block as usize, index as i64, Some(bank as i64), Some(at));
                 Timeout { block, role, bank, slot, expected, seen, at, ..timeout }.into()
@@ -263,6 +264,7 @@ mod tests {
             seen: 5,
             at: at.clone(),
             peer: Some(3),
+            for_room: false,
             launch: String::new(),
         };
         let launches: [RunError; 2] = [

@@ -9,7 +9,7 @@ use crate::ir::{Kernel, Param, RequiredBytes, SourceLine, simplify, verify};
 use crate::link::Transport;
 use crate::tensor::{Arg, Memory};
 use crate::transport::proxy::Proxy;
-use crate::transport::{Abort, AbortCode, Cause, Deadline, Door, Rank, TransferError, TransportError, Unmet, Verdict};
+use crate::transport::{Abort, AbortCode, Cause, Door, Rank, TransferError, TransportError, Unmet, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -172,15 +172,27 @@ impl<'l> Launch<'l> {
         if let Some(cause) = self.aborts.iter().find_map(Abort::get) {
             return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
         }
-        if let Engine::Gpu(_) = &self.engine {
-            self.announce().map_err(|error| self.failed(error.into()))?;
-        }
+        let is_announced = match &self.engine {
+            Engine::Cpu(_) => false,
+            Engine::Gpu(_) => self.announce().map_err(|error| self.failed(error.into()))?,
+        };
         match &mut self.engine {
-            Engine::Cpu(prepared) => match prepared.run_through() {
-                Ok(()) => self.drain(),
-                Err(error) => Err(self.failed(error.into())),
-            },
-            Engine::Gpu(launch) => launch.start().map_err(|error| self.failed(error.into())),
+            Engine::Cpu(prepared) => {
+                let running = Running::over(&self.hosts);
+                let ran = prepared.run_through();
+                drop(running);
+                match ran {
+                    Ok(()) => self.drain(),
+                    Err(error) => Err(self.failed(error.into())),
+                }
+            }
+            Engine::Gpu(launch) => launch.start().map_err(|error| {
+                if is_announced {
+                    // Earlier launches, which may still be on the stream, stay announced.
+                    self.proxies().for_each(|proxy| proxy.launched_not());
+                }
+                self.failed(self.of_gpu(error))
+            }),
         }
     }
 
@@ -216,28 +228,27 @@ impl<'l> Launch<'l> {
         Ok(())
     }
 
-    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post.
-    fn announce(&self) -> Result<(), CudaError> {
+    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post. Returns
+    /// false if the launch is only recorded.
+    fn announce(&self) -> Result<bool, CudaError> {
+        let seat = self.hosts.first().filter(|_| self.proxies().next().is_some()).and_then(|host| host.seat());
+        let is_captured = seat.map(|seat| seat.stream.is_capturing()).transpose()?.unwrap_or(false);
         for proxy in self.proxies() {
-            match self.hosts[0].seat().map(|seat| seat.stream.is_capturing()).transpose()? {
-                Some(true) => proxy.captured(),
-                _ => proxy.launched(),
-            }
+            if is_captured { proxy.captured() } else { proxy.launched() }
         }
-        Ok(())
+        Ok(!is_captured)
     }
 
     /// Waits until everything that the launch posted is delivered.
     fn drain(&self) -> Result<(), RunError> {
         for proxy in self.proxies() {
-            let deadline = self.deadline.map_or(Deadline::never(), Deadline::after);
-            proxy.drain(deadline).map_err(|error| self.failed(error.into()))?;
+            proxy.drain(self.deadline).map_err(|error| self.failed(error.into()))?;
         }
         Ok(())
     }
 
     fn proxies(&self) -> impl Iterator<Item = &Arc<Proxy>> {
-        self.hosts.iter().filter_map(|host| host.door()?.proxy())
+        proxies_of(&self.hosts)
     }
 
     /// Waits until all launches have ended and what they posted is delivered, and reports how they ended. On the CPU
@@ -247,7 +258,7 @@ impl<'l> Launch<'l> {
         let ended = launch.sync();
         // The stream is empty: whichever launches of this rank there were, they are over.
         self.proxies().for_each(|proxy| proxy.landed());
-        ended.map_err(|error| self.failed(error.into()))?;
+        ended.map_err(|error| self.failed(self.of_gpu(error)))?;
         self.drain()
     }
 
@@ -267,6 +278,17 @@ impl<'l> Launch<'l> {
     /// The user's call.
     pub(super) fn call(&self) -> &Call {
         &self.call
+    }
+
+    /// The error of a launch on a GPU. A wait for room in the queue is a wait for the peer that keeps it full, which
+    /// only the proxy knows.
+    fn of_gpu(&self, mut error: CudaError) -> RunError {
+        if let CudaError::Timeout(stopped) = &mut error
+            && stopped.for_room
+        {
+            stopped.peer = self.proxies().find_map(|proxy| proxy.behind()).map(|peer| peer as u32);
+        }
+        error.into()
     }
 
     /// Breaks the transports, and adds the facts that the engine does not know to the error.
@@ -376,6 +398,26 @@ impl<'l> Launch<'l> {
         };
         let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
         Some(Verdict::OtherOperation { here: (me.index(), here), there: (peer.index(), there) })
+    }
+}
+
+fn proxies_of<'h>(hosts: &'h [&dyn Transport]) -> impl Iterator<Item = &'h Arc<Proxy>> {
+    hosts.iter().filter_map(|host| host.door()?.proxy())
+}
+
+/// A launch on the CPU, until it is dropped: the proxies' threads carry what it posts while it computes.
+struct Running<'h, 'l>(&'h [&'l dyn Transport]);
+
+impl<'h, 'l> Running<'h, 'l> {
+    fn over(hosts: &'h [&'l dyn Transport]) -> Self {
+        proxies_of(hosts).for_each(|proxy| proxy.runs());
+        Running(hosts)
+    }
+}
+
+impl Drop for Running<'_, '_> {
+    fn drop(&mut self) {
+        proxies_of(self.0).for_each(|proxy| proxy.ran());
     }
 }
 

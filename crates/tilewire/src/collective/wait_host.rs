@@ -187,6 +187,10 @@ impl WaitHost for SegmentWaits {
         self.proxies.iter().filter(|proxy| proxy.step()).count() > 0
     }
 
+    fn behind(&self) -> Option<usize> {
+        self.proxies.iter().find_map(|proxy| proxy.behind())
+    }
+
     fn explain(&self, word: u64) -> String {
         Cause::from_word(word).map_or_else(|| "of an abort without a cause".to_string(), |cause| cause.to_string())
     }
@@ -351,7 +355,9 @@ mod tests {
         fn new(ranks: &SegmentSet, kept: &Kept) -> Waiter {
             let rank = ranks.rank();
             let lines = || vec![Lines { numbers: 0..4, matched: false }];
-            let to = |peer: usize| (peer != rank).then(|| PostedTo { regions: vec![Some(0)], lines: lines() });
+            let to = |peer: usize| {
+                (peer != rank).then(|| PostedTo { regions: vec![Some(0)], lines: lines(), flushed: Vec::new() })
+            };
             let (ring, own) = (Ring::new(4), ranks.segment(rank));
             let queue = ring.queue(0);
             let proxy = Proxy::new(ProxyParts {
@@ -362,7 +368,6 @@ mod tests {
                 sources: Vec::new(),
                 segment: own.clone(),
                 inbound: lines(),
-                flushed: Vec::new(),
                 doorbell: ranks.doorbell(rank),
                 aborts: ranks.aborts(),
             });

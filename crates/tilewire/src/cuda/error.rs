@@ -141,6 +141,8 @@ pub struct Stopped {
     pub at: SourceLine,
     /// The rank whose signal was awaited, if the purpose of the parameter names it.
     pub peer: Option<u32>,
+    /// True if room was awaited in the queue of the network proxy, which is the parameter.
+    pub for_room: bool,
     /// The launch, in words; empty if nobody named it.
     pub launch: String,
 }

@@ -107,6 +107,7 @@ impl ObservedLaunch {
             seen,
             at: kernel.line(Inst::new(inst as usize)).clone(),
             peer: bound.and_then(|(id, param)| self.signaller(kernel.purpose(id, bank as usize), param, index)),
+            for_room: counts_entries,
             launch: self.name.get().cloned().unwrap_or_default(),
         });
         match state {

@@ -24,8 +24,7 @@ use crate::transport::proxy::Carrier;
 use crate::transport::proxy::{LoopCarrier, LoopEnd, PostedSource, Proxy, ProxyThread};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{
-    Cause, Deadline, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket,
-    TransportError, World,
+    Cause, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError, World,
 };
 use agreement::agreed;
 #[cfg(feature = "cuda")]
@@ -56,9 +55,10 @@ pub struct MeshOptions<S = ShmOptions> {
     /// Makes the carrier between ranks of a process delay and reorder writes, with random numbers from this seed. For
     /// tests.
     pub seed: Option<u64>,
-    /// True if ranks on CPUs have a thread that carries posts while their own threads sleep. In a world of
-    /// several domains, ranks on GPUs and ranks that are processes always have one. Ranks on CPUs that are threads of
-    /// one process do not need it.
+    /// True if the threads that carry posts also do so while the waiting threads of their rank sleep. In a world of
+    /// several domains every rank has such a thread. On GPUs, and where ranks are processes, it always does this. For
+    /// ranks on CPUs that are threads of one process, it otherwise only carries what a launch posts before it computes
+    /// for long.
     pub thread: bool,
     /// True if ranks that are threads of one process are joined by the network, too. Ranks that are processes always
     /// are. Each rank then has an endpoint of its own, so everything happens that happens between hosts.
@@ -278,7 +278,7 @@ impl MeshTransport {
             #[cfg(not(feature = "cuda"))]
             let _ = seat;
             proxy.landed();
-            proxy.drain(door.deadline().map_or(Deadline::never(), Deadline::after))?;
+            proxy.drain(door.deadline())?;
         }
         // The thread runs until all ranks have closed.
         let closed = near.close();
@@ -294,11 +294,12 @@ impl MeshTransport {
     pub(crate) fn over_carriers(
         world: &World,
         sizes: ShmOptions,
+        ring: usize,
         wrap: impl FnOnce(LoopCarrier) -> Box<dyn Carrier>,
     ) -> Result<MeshTransport, TransportError> {
         let options = MeshOptions { sizes, ..MeshOptions::alone(world.size()) };
         let (near, domains) = (ShmTransport::rendezvous(world, sizes)?, options.domains.unwrap_or_default());
-        let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), DESCRIPTORS);
+        let far = FarMemory::of_cpu(&near, |peer| peer != world.rank(), ring);
         let half = Half { near: Near::Shm(Box::new(near)), domains, far };
         let ends = Shared::of(world).show("mesh", Arc::new(half.end()), world.deadline())?.expect("ranks are threads");
         let carrier = wrap(LoopCarrier::new(world.rank().index(), ends.clone(), None));

@@ -23,7 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use crate::check::{Plan, Report, Settings};
+use crate::check::{Plan, Report, RouteSlots, Settings};
 use crate::hook::Traced;
 use crate::ir::scalar::Element;
 use crate::link::{PostFrom, Transport, Window};
@@ -114,12 +114,13 @@ impl Rehearsal {
     fn add_routes(&self, plan: &mut Plan) {
         let ranks = || Rank::all(self.segments.len());
         for rank in ranks().filter(|&rank| ranks().any(|peer| self.is_far(rank, peer))) {
-            // A rank posts nothing to itself. Its flushes move its own lines.
+            // A rank posts nothing to itself. Its flushes of posts to others move its own lines.
             let segment = self.segments[rank.index()].memory();
             let (nothing, lines) = (segment.part(0, 0), segment.part(0, self.layout.lines().len()));
             let ring = Queue::from(&self.posts[rank.index()].0);
             for number in 0..=self.direct.borrow().windows.len() as u16 {
-                plan.route(ring.clone().for_region(number), rank.number(), &nothing, &lines, LINE as u32);
+                let queue = ring.clone().for_region(number);
+                plan.route(queue, rank.number(), &nothing, &lines, LINE as u32).moves_only(RouteSlots::default());
             }
         }
         for (from, to) in ranks().flat_map(|from| ranks().map(move |to| (from, to))) {
@@ -128,10 +129,15 @@ impl Rehearsal {
                 let region = segment.part(staging.start, staging.len());
                 let lines = segment.part(0, self.layout.lines().len());
                 let ring = Queue::from(&self.posts[from.index()].0);
-                plan.route(&ring, to.number(), &region, &lines, LINE as u32);
+                // The proxies of a mesh move exactly these lines.
+                let slots = RouteSlots {
+                    moved: self.layout.moved_lines(from.index()).map(|(numbers, _)| numbers).into(),
+                    flushed: vec![self.layout.flushed_lines(to.index())],
+                };
+                plan.route(&ring, to.number(), &region, &lines, LINE as u32).moves_only(slots.clone());
                 for (number, window) in (1..).zip(&self.direct.borrow().windows) {
                     let queue = ring.clone().for_region(number);
-                    plan.route(&queue, to.number(), &window[to.index()], &lines, LINE as u32);
+                    plan.route(&queue, to.number(), &window[to.index()], &lines, LINE as u32).moves_only(slots.clone());
                 }
             }
         }

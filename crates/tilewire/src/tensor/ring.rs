@@ -3,7 +3,13 @@
 //!
 //! The producers of a ring are kernels of the CPU engine, or kernels of one GPU. They cannot be mixed, because a GPU's
 //! atomics on the tickets are not atomic for others. [`push`] is the CPU's code, and `ptx/post.rs` the GPU's.
-
+//!
+//! **The consumer trusts nothing in the ring**, because kernels can write all of it. It counts the entries that it has
+//! taken in memory of its own. The count in the ring (`TAKEN`) is a copy for producers, which the consumer only writes.
+//! A kernel that overwrites this copy makes producers wait or write too early, and harms only its own posts. A copy
+//! that producers read too large lets them overwrite entries that were not taken. The consumer finds out by the turn of
+//! an entry, which has two legal values: that of the awaited entry, and that of the previous lap. The words of an entry
+//! are read once, and checked afterwards.
 use super::Purpose;
 use super::memory::Memory;
 use crate::ir::ring::{ENTRIES, ENTRY, Posted, TAKEN, TICKETS, TICKETS_BYTES, WORDS, entries_bytes};
@@ -17,6 +23,9 @@ pub struct Ring {
     tickets: Memory,
     /// The capacity. It is never read from the ring, where kernels could have changed it.
     capacity: u64,
+    /// The number of entries taken. It is never read from the ring either. Relaxed: only the consumer uses it, and
+    /// threads that consume in turn hand it on by a lock.
+    taken: AtomicU64,
 }
 
 /// The argument for a `Queue` parameter of a kernel: a ring, and the region at the peers that the posts write.
@@ -33,7 +42,7 @@ pub struct Queue {
 /// An entry of a ring that no producer writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadEntry {
-    /// The first word of the entry.
+    /// The first word of the entry, or its turn if that is wrong.
     pub head: u64,
 }
 
@@ -56,7 +65,7 @@ impl Ring {
         if !(shared && fits && aligned(&entries) && aligned(&tickets)) {
             return None;
         }
-        Some(Ring { entries, tickets, capacity })
+        Some(Ring { entries, tickets, capacity, taken: AtomicU64::new(0) })
     }
 
     /// The size in bytes of the entries of a ring. `capacity` must be a power of two.
@@ -81,30 +90,36 @@ impl Ring {
     /// same one.
     pub fn pop(&self) -> Option<Result<Posted, BadEntry>> {
         let ring = self.entries.start().as_ptr();
+        let (taken, entry) = self.next();
         // SAFETY: `over` made the ring; entry addresses are inside it because they are taken modulo its capacity.
         unsafe {
-            let taken = word(ring, TAKEN).load(Ordering::Relaxed);
-            let entry = ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY;
             // Acquire: the producer's stores to the entry, and to the bytes that it names, come before this load.
-            if word(ring, entry).load(Ordering::Acquire) != taken.wrapping_add(1) {
-                return None;
+            let turn = word(ring, entry).load(Ordering::Acquire);
+            if turn != taken.wrapping_add(1) {
+                // The turn of the previous lap, or of an entry that was never written.
+                let before = taken.wrapping_add(1).saturating_sub(self.capacity);
+                return (turn != before).then_some(Err(BadEntry { head: turn }));
             }
             let words = std::array::from_fn(|k| word(ring, entry + 8 * (k + 1)).load(Ordering::Relaxed));
+            self.taken.store(taken.wrapping_add(1), Ordering::Relaxed);
             // Release: the loads above come before a producer's next stores to the entry.
             word(ring, TAKEN).store(taken.wrapping_add(1), Ordering::Release);
             Some(Posted::of_words(words).ok_or(BadEntry { head: words[0] }))
         }
     }
 
-    /// True if no published entry is left in the ring.
+    /// True if [`pop`](Ring::pop) would find nothing.
     pub fn is_empty(&self) -> bool {
-        let ring = self.entries.start().as_ptr();
+        let (taken, entry) = self.next();
         // SAFETY: as in `pop`.
-        unsafe {
-            let taken = word(ring, TAKEN).load(Ordering::Relaxed);
-            let entry = ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY;
-            word(ring, entry).load(Ordering::Acquire) != taken.wrapping_add(1)
-        }
+        let turn = unsafe { word(self.entries.start().as_ptr(), entry).load(Ordering::Acquire) };
+        turn == taken.wrapping_add(1).saturating_sub(self.capacity)
+    }
+
+    /// The number of entries taken, and the offset of the next one.
+    fn next(&self) -> (u64, usize) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        (taken, ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY)
     }
 }
 
@@ -254,6 +269,52 @@ mod tests {
         assert!(unsafe { push(entries, tickets, 2, &[u64::MAX; WORDS]) });
         assert_eq!(ring.pop(), Some(Err(BadEntry { head: u64::MAX })));
         assert!(ring.is_empty());
+    }
+
+    /// Kernels can write every word of a ring, and corrupted memory may hold anything.
+    #[test]
+    fn a_consumer_counts_what_it_has_taken_in_memory_of_its_own() {
+        let signal = |value| Posted {
+            peer: 1,
+            target: 3,
+            span: None,
+            notice: Some(PostedNotice { slot: 7, value, parts: 1, kind: NoticeKind::Data }),
+        };
+        for taken in [0, 1, 2, 5, 1 << 40, u64::MAX - 1, u64::MAX] {
+            let ring = Ring::new(4);
+            let [entries, tickets] = [0, 1].map(|k: usize| ring.queue(3).memories[k].start().as_ptr());
+            // SAFETY: this is the memory of a ring.
+            let put = |value| unsafe { push(entries, tickets, 4, &signal(value).words()) };
+            // SAFETY: the word is in the memory of the ring, which tests touch only by atomics.
+            let of_kernels = unsafe { word(entries, TAKEN) };
+            assert!((0..4).all(put));
+            assert_eq!(ring.pop(), Some(Ok(signal(0))));
+            of_kernels.store(taken, Ordering::Relaxed);
+            assert_eq!(
+                [(); 4].map(|()| ring.pop()),
+                [Some(Ok(signal(1))), Some(Ok(signal(2))), Some(Ok(signal(3))), None]
+            );
+            assert!(ring.is_empty());
+            assert_eq!(of_kernels.load(Ordering::Relaxed), 4, "producers get the true count again");
+        }
+    }
+
+    #[test]
+    fn an_entry_with_the_turn_of_no_lap_is_reported() {
+        for (laps, turn) in [(0, 2), (0, u64::MAX), (1, 2), (1, 0), (2, 1), (2, 9)] {
+            let ring = Ring::new(2);
+            let [entries, tickets] = [0, 1].map(|k: usize| ring.queue(0).memories[k].start().as_ptr());
+            for _ in 0..2 * laps {
+                // SAFETY: this is the memory of a ring.
+                assert!(unsafe { push(entries, tickets, 2, &[1 << 57 | 1 << 48, 0, 0, 0, 0, 0]) });
+                assert!(matches!(ring.pop(), Some(Ok(_))));
+            }
+            assert!(ring.is_empty());
+            // SAFETY: the turn of the next entry.
+            unsafe { word(entries, ENTRIES) }.store(turn, Ordering::Relaxed);
+            assert!(!ring.is_empty());
+            assert_eq!(ring.pop(), Some(Err(BadEntry { head: turn })), "after {laps} laps");
+        }
     }
 
     #[test]

@@ -215,6 +215,18 @@ impl Layout {
         0..self.sent.end
     }
 
+    /// The numbers of the lines that posts of `writer` move in the segment of any other rank, and whether their words
+    /// carry an operation: TAILs, HEADs, READYs and DONEs.
+    pub fn moved_lines(&self, writer: usize) -> [(Range<u64>, bool); 4] {
+        let areas = [(self.tails(), true), (self.heads(), false), (self.ready(), true), (self.done(), true)];
+        areas.map(|(area, matched)| (numbers(self.of_peer(&area, writer)), matched))
+    }
+
+    /// The numbers of the lines that flushes of a rank's posts to `peer` move in its own segment: SENTs.
+    pub fn flushed_lines(&self, peer: usize) -> Range<u64> {
+        numbers(self.of_peer(&self.sent(), peer))
+    }
+
     /// All start counters; indexed by [`Layout::start_index`].
     pub fn starts(&self) -> Range<usize> {
         self.starts.clone()
@@ -324,6 +336,11 @@ impl Layout {
 /// ```
 pub fn block_share(bytes: usize, blocks: usize) -> usize {
     bytes.checked_div(blocks).unwrap_or(0) / LINE * LINE
+}
+
+/// The numbers of the lines in a range of bytes.
+fn numbers(bytes: Range<usize>) -> Range<u64> {
+    (bytes.start / LINE) as u64..(bytes.end / LINE) as u64
 }
 
 #[cfg(test)]

@@ -27,6 +27,9 @@ use std::time::Duration;
 /// sender fetch the line back again and again, and slow it down by half if the two share a core.
 const LOOKS: u32 = 64;
 
+/// What a wait of `Post` is for, in words.
+pub(crate) const QUEUE_ROOM: &str = "room in the queue of the network proxy";
+
 /// What a launch knows besides its kernel.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -330,7 +333,11 @@ impl Prepared {
             Stop::Blocked(blocked) => {
                 let after = self.settings.deadline.unwrap_or_default();
                 let of_bank = |bank: Option<i64>| bank.map_or(String::new(), |bank| format!("[bank {bank}]"));
-                let peer = machine.awaited().map(|at| at.rank as u32);
+                let peer = match blocked {
+                    Blocked::Queue { .. } => self.settings.waits.host().and_then(|host| host.behind()),
+                    _ => machine.awaited().map(|at| at.rank),
+                };
+                let peer = peer.map(|peer| peer as u32);
                 let (what, bank, index, expected, seen, at) = match blocked {
                     Blocked::Slot { slot, bank, index, expected, seen } => {
                         let slot = &role.slots[slot as usize];
@@ -349,7 +356,7 @@ impl Prepared {
                     }
                     Blocked::Queue { post } => {
                         let post = &role.posts[post as usize];
-                        ("room in the queue of the network proxy".to_string(), None, None, 1, 0, post.at.clone())
+                        (QUEUE_ROOM.to_string(), None, None, 1, 0, post.at.clone())
                     }
                 };
                 if let (Some(word), Some(host)) = (abort, self.settings.waits.host()) {

@@ -38,6 +38,7 @@ mod verify;
 mod waits;
 
 pub use error::{LaunchError, PrepareError, Who};
+pub(crate) use launch::QUEUE_ROOM;
 pub use launch::{Prepared, Settings};
 pub use level::Level;
 #[cfg(any(test, fuzzing))]

@@ -73,6 +73,12 @@ pub trait WaitHost: Send + Sync {
         false
     }
 
+    /// The rank that keeps the queue of posts full, if that is known. Called when a wait for room has expired, to name
+    /// the rank.
+    fn behind(&self) -> Option<usize> {
+        None
+    }
+
     /// Explains such a word to people.
     fn explain(&self, word: u64) -> String;
 

@@ -180,7 +180,7 @@ fn a_scale_travels_once_for_its_group_where_rows_are_whole_groups() {
             };
             let hooked = exchange.produce2(quantise(i8::MAX, chunk.group)).last_per(chunk.group);
             let mut exchange = hooked.consume(dequantise()).build()?;
-            // The first words of this operation travel as mail.
+            // The first words of this operation travel as digits.
             (0..4).try_for_each(|_| exchange.run())?;
             world.bootstrap().barrier("warm", world.deadline())?;
             let before = link.carried_bytes();

@@ -212,9 +212,10 @@ impl Instance<'_> {
         let Bound::Queue(routes) = self.binding.get(queue) else {
             return Err(self.malformed(inst, "the parameter is not bound to a queue"));
         };
-        let route = usize::try_from(peer).ok().and_then(|peer| routes.get(peer).copied().flatten());
+        let of_rank = |rank: usize| routes.get(rank).and_then(Option::as_ref);
+        let route = usize::try_from(peer).ok().and_then(of_rank);
         let route = route.ok_or_else(|| outside("the peers", peer, routes.len() as u64))?;
-        let (peer, own) = (peer as u32, routes.get(self.binding.rank as usize).copied().flatten());
+        let (peer, own, moves) = (peer as u32, of_rank(self.binding.rank as usize), route.moves.as_deref());
         let posted = |&PostSpan { src, dst, bytes }: &PostSpan| {
             let (dst, bytes) = (self.uniform(dst) as i64, self.uniform(bytes) as i64);
             let (Ok(first), Ok(bytes)) = (u64::try_from(dst), u64::try_from(bytes)) else {
@@ -236,10 +237,14 @@ impl Instance<'_> {
                 }
                 NoticeKind::Data | NoticeKind::Credit => (peer, route, "the peer's slots"),
             };
+            let of_route = moves.map(|slots| if kind == NoticeKind::Flush { &slots.flushed } else { &slots.moved });
             let (stride, index) = (u64::from(route.stride), self.uniform(slot) as i64);
             let start = u64::try_from(index).ok().and_then(|index| index.checked_mul(stride));
             match start {
                 Some(start) if start.checked_add(8).is_some_and(|end| end <= route.slots.len) => {
+                    if of_route.is_some_and(|ranges| !ranges.iter().any(|range| range.contains(&(index as u64)))) {
+                        return Err(EvalError::ForeignSlot { what: whose.to_string(), index, by: self.location(inst) });
+                    }
                     let (memory, byte) = (route.slots.memory, route.slots.offset + start);
                     let slot = SlotRef { param: queue, bank: owner, index: index as u64, memory, byte };
                     let operation = self.operation(queue, 0).filter(|_| kind == NoticeKind::Data);

@@ -296,6 +296,7 @@ impl Fault {
             Fault::NoProducer { .. } => "no-producer",
             Fault::NotResident { .. } => "not-resident",
             Fault::Error(EvalError::OutOfBounds { .. }) => "out-of-bounds",
+            Fault::Error(EvalError::ForeignSlot { .. }) => "foreign-slot",
             Fault::Error(EvalError::StepLimit { .. }) => "step-limit",
             Fault::Error(EvalError::OtherOperation { .. }) => "other-operation",
             Fault::Error(EvalError::Required { .. }) => "required",
@@ -325,12 +326,14 @@ impl Fault {
     /// The source lines of all events involved, in order.
     pub fn lines(&self) -> Vec<SourceLine> {
         use EvalError::{
-            CopyOverlaps, Malformed, Misaligned, OtherOperation, OutOfBounds, Required, StepLimit, ZeroFlag,
+            CopyOverlaps, ForeignSlot, Malformed, Misaligned, OtherOperation, OutOfBounds, Required, StepLimit,
+            ZeroFlag,
         };
         match self {
             Fault::Error(
                 OutOfBounds { by, .. }
                 | Misaligned { by, .. }
+                | ForeignSlot { by, .. }
                 | ZeroFlag { by }
                 | StepLimit { by, .. }
                 | CopyOverlaps { by, .. }

@@ -3,13 +3,14 @@
 use super::stream::{BoundOp, CopyStream};
 use super::values::Values;
 use crate::check::error::EvalError;
-use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
+use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute, RouteSlots};
 use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Entity, Kernel, Op, Param, ParamId, Purpose};
 use crate::tensor::{AccessError, Arg, Memory, Queue, bytes_of};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Launches of several ranks, to be checked together. Ranks share memory if their arguments name the same addresses, so
 /// all of them are built in one process, on one thread.
@@ -78,6 +79,7 @@ struct Route {
     region: Memory,
     slots: Memory,
     stride: u32,
+    moves: Option<Arc<RouteSlots>>,
 }
 
 impl Plan {
@@ -157,7 +159,17 @@ impl Plan {
         stride: u32,
     ) -> &mut Plan {
         let (queue, region, slots) = (queue.into(), region.clone(), slots.clone());
-        self.routes.push(Route { queue, peer, region, slots, stride });
+        self.routes.push(Route { queue, peer, region, slots, stride, moves: None });
+        self
+    }
+
+    /// Restricts the last [`route`](Self::route) as a proxy does: its posts move only these slots of the peer, and its
+    /// flushes only those of the poster. Other notices are errors.
+    ///
+    /// # Panics
+    /// If there is no route.
+    pub fn moves_only(&mut self, slots: RouteSlots) -> &mut Plan {
+        self.routes.last_mut().expect("a route to restrict").moves = Some(Arc::new(slots));
         self
     }
 
@@ -274,7 +286,7 @@ impl Plan {
                 let route = |peer: u32| {
                     let route = self.routes.iter().find(|route| route.peer == peer && route.queue.is(queue))?;
                     let (region, slots) = (snapshot.bank(&route.region), snapshot.bank(&route.slots));
-                    Some(PeerRoute { region, slots, stride: route.stride })
+                    Some(PeerRoute { region, slots, stride: route.stride, moves: route.moves.clone() })
                 };
                 Bound::Queue((0..self.ranks).map(route).collect())
             }
@@ -332,6 +344,8 @@ struct Use {
     wire: bool,
     /// True if bulk copies reach it.
     copied: bool,
+    /// True if bulk copies fill it and posts read it.
+    filled: bool,
     /// True if it is the rank's own: a tensor of its caller, or an input or an output.
     own: bool,
     span: Span,
@@ -343,7 +357,7 @@ impl Stage {
         let mut uses = Vec::new();
         for (launch, jobs) in plan.launches.iter().enumerate() {
             for (rank, job) in (0..).zip(jobs) {
-                let (wires, copied) = (wires(&job.kernel), copied(&job.kernel));
+                let (wires, copied, filled) = (wires(&job.kernel), copied(&job.kernel), filled(&job.kernel));
                 let binding = &self.bindings[launch][rank as usize];
                 for ((param, declared), bound) in job.kernel.params.iter().zip(&binding.params) {
                     match (declared, bound) {
@@ -353,9 +367,9 @@ impl Stage {
                             let rows = memories.iter().flat_map(|memory| self.snapshot.rows(memory));
                             uses.extend(rows.map(|row| {
                                 let (access, span) = (*access, span(&row));
-                                let (wire, copied) = (wires.contains(&param), copied.contains(&param));
+                                let [wire, copied, filled] = [&wires, &copied, &filled].map(|of| of.contains(&param));
                                 let own = access != Access::InOut || job.kernel.purpose(param, 0) == Purpose::Tensor;
-                                Use { launch, rank, param, access, wire, copied, own, span }
+                                Use { launch, rank, param, access, wire, copied, filled, own, span }
                             }))
                         }
                         (Param::Slots { stride, .. }, Bound::Slots(banks)) => {
@@ -367,12 +381,13 @@ impl Stage {
                 }
             }
         }
-        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks.
+        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks. So
+        // is an outbox that bulk copies fill: what a post reads there must have been copied there.
         let index = Index::of(&uses);
         let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
         let is_routed = |span: &Span| routed.iter().any(|to| meets(to, span));
         for u in uses.iter_mut().filter(|u| u.copied && !u.own) {
-            u.wire |= index.any(&u.span, |other| other.rank != u.rank) || is_routed(&u.span);
+            u.wire |= u.filled || index.any(&u.span, |other| other.rank != u.rank) || is_routed(&u.span);
         }
         let index = Index::of(&uses);
         for u in uses.iter_mut().filter(|u| !u.own) {
@@ -470,6 +485,16 @@ fn copied(kernel: &Kernel) -> Vec<ParamId> {
         Op::BulkCopy { dst, src, .. } => vec![dst.base, src.base],
         _ => Vec::new(),
     })
+}
+
+/// The parameters that a kernel fills by bulk copies and posts.
+fn filled(kernel: &Kernel) -> Vec<ParamId> {
+    let posted = params_of(kernel, |op| match op {
+        Op::Post { span: Some(span), .. } => vec![span.src.base],
+        _ => Vec::new(),
+    });
+    let copied = params_of(kernel, |op| if let Op::BulkCopy { dst, .. } = op { vec![dst.base] } else { Vec::new() });
+    posted.into_iter().filter(|param| copied.contains(param)).collect()
 }
 
 fn params_of(kernel: &Kernel, bases: impl Fn(&Op) -> Vec<Base>) -> Vec<ParamId> {

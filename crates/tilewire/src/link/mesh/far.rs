@@ -19,7 +19,7 @@ use crate::link::NvlTransport;
 use crate::link::ShmTransport;
 use crate::link::Transport;
 use crate::tensor::{Memory, Ring};
-use crate::transport::layout::{LINE, Layout};
+use crate::transport::layout::Layout;
 use crate::transport::proxy::{Lines, Target};
 use crate::transport::{Doorbell, PostedHere, Rank, TransportError};
 use std::collections::HashMap;
@@ -130,15 +130,10 @@ impl FarPeer {
 
 /// The control lines that a rank moves in any other rank's segment.
 pub(super) fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
-    let of = |area: Range<usize>, matched: bool| {
-        let part = layout.of_peer(&area, writer.index());
-        Lines { numbers: (part.start / LINE) as u64..(part.end / LINE) as u64, matched }
-    };
-    vec![of(layout.tails(), true), of(layout.heads(), false), of(layout.ready(), true), of(layout.done(), true)]
+    layout.moved_lines(writer.index()).map(|(numbers, matched)| Lines { numbers, matched }).into()
 }
 
-/// The control lines of a rank's own segment that its flushes move.
-pub(super) fn sent_lines(layout: &Layout) -> Lines {
-    let area = layout.sent();
-    Lines { numbers: (area.start / LINE) as u64..(area.end / LINE) as u64, matched: false }
+/// The control lines of a rank's own segment that flushes of its posts to a peer move.
+pub(super) fn sent_lines(layout: &Layout, peer: Rank) -> Lines {
+    Lines { numbers: layout.flushed_lines(peer.index()), matched: false }
 }

@@ -5,7 +5,7 @@ use super::far::{FarMemory, lines_of, sent_lines};
 use super::{Joint, MeshOptions, MeshTransport, Near};
 use crate::tensor::Memory;
 use crate::transport::proxy::{
-    Carrier, Event, LoopCarrier, LoopEnd, PostedTo, Proxy, ProxyError, ProxyParts, ProxyThread, Write,
+    Carrier, Event, LoopCarrier, LoopEnd, PostedTo, Proxy, ProxyError, ProxyParts, ProxyThread, ThreadWork, Write,
 };
 use crate::transport::rendezvous::Shared;
 use crate::transport::{Rank, TransportError};
@@ -31,7 +31,7 @@ impl Half {
     pub(super) fn meet<S>(self, world: &Shared, options: &MeshOptions<S>) -> Result<MeshTransport, TransportError> {
         if !world.are_threads() || options.is_over_network() {
             if self.domains.len() == 1 {
-                return self.over(Box::new(Nowhere), Joint::None, false);
+                return self.join(world, Box::new(Nowhere), Joint::None, false);
             }
             #[cfg(feature = "fabric")]
             return super::network::join(self, world, &options.network);
@@ -40,15 +40,27 @@ impl Half {
         }
         let ends = world.show("mesh", Arc::new(self.end()), world.deadline())?.expect("ranks are threads");
         let carrier = LoopCarrier::new(self.rank().index(), ends.clone(), options.seed);
-        self.over(Box::new(carrier), Joint::Loop(ends), options.thread)
+        self.join(world, Box::new(carrier), Joint::Loop(ends), options.thread)
     }
 
-    /// Makes the transport over a carrier. `thread` gives the proxy a thread even if the ranks are on CPUs.
+    /// Makes the transport over a carrier, as [`over`](Self::over) does. Collective: if a rank cannot, all get an error.
+    pub(super) fn join(
+        self,
+        world: &Shared,
+        carrier: Box<dyn Carrier>,
+        joint: Joint,
+        relieves: bool,
+    ) -> Result<MeshTransport, TransportError> {
+        world.all_have("mesh/driven", self.over(carrier, joint, relieves), world.deadline())
+    }
+
+    /// Makes the transport over a carrier. If this rank has far peers, its proxy has a thread. On a CPU, `relieves` says
+    /// whether that thread also takes over from waiting threads that sleep.
     pub(super) fn over(
         self,
         carrier: Box<dyn Carrier>,
         joint: Joint,
-        thread: bool,
+        relieves: bool,
     ) -> Result<MeshTransport, TransportError> {
         let (me, Half { near, domains, far }) = (self.rank(), self);
         let (layout, control, ranks) = (near.layout(), near.control(), near.transport().world_size());
@@ -56,7 +68,11 @@ impl Half {
         let (queue, sources, segment) = (far.ring.queue(0), far.outboxes(), far.lines.clone());
         let to = |peer: Rank| {
             let regions = vec![Some(layout.geometry().per_peer_bytes as u64)];
-            is_far(peer).then(|| PostedTo { regions, lines: lines_of(layout, me) })
+            is_far(peer).then(|| PostedTo {
+                regions,
+                lines: lines_of(layout, me),
+                flushed: vec![sent_lines(layout, peer)],
+            })
         };
         let proxy = Proxy::new(ProxyParts {
             rank: me.index(),
@@ -65,7 +81,6 @@ impl Half {
             sources,
             segment,
             inbound: Rank::all(ranks).filter(|&peer| is_far(peer)).flat_map(|peer| lines_of(layout, peer)).collect(),
-            flushed: vec![sent_lines(layout)],
             doorbell: far.bell.clone(),
             aborts: control.aborts(),
             ring: far.ring,
@@ -81,13 +96,17 @@ impl Half {
         if let Near::Nvl(near) = &near {
             near.post_by(&proxy);
         }
-        // Arrivals from a network ring no bell, so the thread polls.
-        let polls = !matches!(joint, Joint::Loop(_));
+        let work = match (&joint, relieves || on_gpu) {
+            (Joint::Loop(_), false) => ThreadWork::Computing,
+            (Joint::Loop(_), true) => ThreadWork::Sleeping,
+            // Arrivals from a network ring no bell, so the thread polls.
+            _ => ThreadWork::Polling,
+        };
         // On a CPU, waiting threads sleep on the rank's doorbell. The proxy's thread must not sleep there, because each
         // signal of a near peer would wake it.
         let bell = on_gpu.then_some(far.bell);
-        let thread = match has_far && (thread || on_gpu) {
-            true => Some(ProxyThread::start(&proxy, bell, polls)?),
+        let thread = match has_far {
+            true => Some(ProxyThread::start(&proxy, bell, work)?),
             false => None,
         };
         let door = door.with_proxy(proxy);

@@ -48,7 +48,7 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
     let cards = world.gather("mesh/cards", &card, deadline)?;
     let connected = opened.connect(&half, &cards);
     world.all_have("mesh/connected", connected, deadline)?;
-    opened.join(half)
+    world.all_have("mesh/driven", opened.join(half), deadline)
 }
 
 /// Joins ranks that are all played by this thread.

@@ -15,7 +15,7 @@
 //! 2. [`connect`](FabricCarrier::connect), on all ranks simultaneously: the ranks say hello to each other by a write
 //!    with a number. This also tries the connection between the hosts. The call returns when every hello has arrived
 //!    and is confirmed.
-//! 3. [`register`](FabricCarrier::register), for the segment (the target of mail and of posts) and for outboxes,
+//! 3. [`register`](FabricCarrier::register), for the segment (the target of posts) and for outboxes,
 //!    returns a *place*: bytes for the peers that write there. Each of them [`accept`](FabricCarrier::accept)s the
 //!    place under the name that its posts use. Sources of writes are registered as well, but nobody needs their places.
 //!    Windows, and memory that is read in place, are registered and removed through the proxy ([`Carrier::open`],

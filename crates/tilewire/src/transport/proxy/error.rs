@@ -52,8 +52,10 @@ pub enum ProxyError {
         /// The line.
         line: u64,
     },
-    /// A flush for a control line of this rank that flushes may not move.
+    /// A flush for a control line of this rank that flushes of posts to this peer may not move.
     OwnLine {
+        /// The peer whose posts the flush covers.
+        peer: usize,
         /// The line.
         line: u64,
     },
@@ -93,13 +95,15 @@ pub enum ProxyError {
     },
     /// A thread panicked inside the proxy, in the carrier or through a bug of the proxy.
     Panicked,
-    /// Posts that the carrier did not take or did not confirm in time.
+    /// Posts to a peer of which the carrier took and confirmed none for as long as the deadline.
     Late {
-        /// The peer.
+        /// The peer. If there are several, the one that has made no progress for the longest time.
         peer: usize,
-        /// The number of posts.
+        /// The number of posts to it that are not delivered.
         posts: usize,
     },
+    /// Posts that were left when a launch had failed. They are not delivered.
+    Halted,
 }
 
 errors! {
@@ -121,7 +125,8 @@ errors! {
              registered: post from the outbox, or from registered memory",
         Line { peer, line } => "a kernel posted a notice for control line {line} of rank {peer}, which this rank may not \
              move",
-        OwnLine { line } => "a kernel posted a flush for control line {line} of its own rank, which no flush may move",
+        OwnLine { peer, line } => "a kernel posted a flush of its posts to rank {peer} for control line {line} of its \
+             own rank, which such a flush may not move",
         Backwards { peer, line, word, last } =>
             "a kernel posted the word {word:#x} for control line {line} of rank {peer}, after {last:#x}: words only \
              grow",
@@ -133,6 +138,8 @@ errors! {
         Carrier { peer: Some(peer), what } => "the network to rank {peer} failed: {what}",
         Carrier { peer: None, what } => "the network failed: {what}",
         Panicked => "a thread panicked inside the network proxy: look for the panic's message above",
-        Late { peer, posts } => "{posts} posts to rank {peer} were not delivered before the deadline",
+        Late { peer, posts } => "none of {posts} posts to rank {peer} was taken or delivered before the deadline: see \
+             what rank {peer} is doing, or allow a longer deadline",
+        Halted => "the network proxy was stopped by a launch that failed, with posts left: make a new transport",
     }
 }

@@ -1,13 +1,17 @@
-//! A carrier between ranks of one process, which copies bytes. With a seed it also delays and reorders writes as far as
-//! the rules of posts allow, so that code which depends on an order fails here.
+//! A carrier between ranks of one process, which copies bytes. With a seed it also delays, reorders and refuses writes
+//! and delays confirmations, as far as the rules of posts allow. So code that depends on more fails here.
 //!
 //! ```text
 //!   rank a: write ──▶ pending (shuffled, delayed) ──poll──▶ copy ──▶ inbox of b, then b's doorbell
-//!                                                              └──▶ Delivered, for a
+//!             └─▶ refused, for a few writes                   └────▶ delivered (shuffled, delayed) ──poll──▶ Delivered
 //!   rank b: poll ──▶ Arrived
 //! ```
 //! The sender's thread copies the bytes before it locks the receiver's inbox, and the receiver reads the inbox under
 //! the same lock. So the bytes are in place when the notice arrives.
+//!
+//! A confirmation comes after the notice is in the receiver's inbox, however long it is delayed. So a write that starts
+//! after the confirmation is behind the notice, as [`Carrier`] demands. Every refusal ends after a few attempts, and
+//! every delay after a few polls, because a carrier may not keep a write for ever.
 
 use super::carrier::{Carrier, Event, Source, Target, Write};
 use super::error::ProxyError;
@@ -45,7 +49,10 @@ pub(crate) struct LoopCarrier {
     rank: usize,
     ends: Vec<Arc<LoopEnd>>,
     pending: Vec<Pending>,
-    delivered: Vec<u64>,
+    /// The writes that are delivered and not confirmed, and the number of polls until they are.
+    delivered: Vec<(u64, u64)>,
+    /// The number of attempts to write that are still refused.
+    refusals: u64,
     /// The state of the random delays; `None` if everything is delivered immediately and in order.
     random: Option<u64>,
 }
@@ -69,12 +76,16 @@ enum Bytes {
 
 /// The longest delay, in polls.
 const LONGEST: u64 = 6;
+/// One in this many attempts to write begins a row of refusals.
+const REFUSED: u64 = 5;
+/// The most attempts that are refused in a row.
+const MOST_REFUSALS: u64 = 4;
 
 impl LoopCarrier {
     pub(crate) fn new(rank: usize, ends: Vec<Arc<LoopEnd>>, seed: Option<u64>) -> LoopCarrier {
         // Every rank gets its own delays.
         let random = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (rank as u64 + 1) << 32 | 1);
-        LoopCarrier { rank, ends, pending: Vec::new(), delivered: Vec::new(), random }
+        LoopCarrier { rank, ends, pending: Vec::new(), delivered: Vec::new(), refusals: 0, random }
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -83,6 +94,17 @@ impl LoopCarrier {
         *state ^= *state >> 7;
         *state ^= *state << 17;
         *state % n
+    }
+
+    /// True if a write is not taken now.
+    fn refuses(&mut self) -> bool {
+        if self.random.is_some() && self.refusals == 0 && self.below(REFUSED) == 0 {
+            self.refusals = 1 + self.below(MOST_REFUSALS);
+            // The attempt after the last refusal is taken.
+            return true;
+        }
+        self.refusals = self.refusals.saturating_sub(1);
+        self.refusals > 0
     }
 
     fn deliver(&mut self, Pending { id, peer, from, target, offset, notice, .. }: Pending) -> Result<(), ProxyError> {
@@ -109,7 +131,8 @@ impl LoopCarrier {
             end.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
             end.doorbell.ring();
         }
-        self.delivered.push(id);
+        let polls = self.below(LONGEST);
+        self.delivered.push((polls, id));
         Ok(())
     }
 
@@ -143,6 +166,9 @@ impl Carrier for LoopCarrier {
         let regions = end.regions.read().unwrap_or_else(PoisonError::into_inner);
         self.place(&regions, (peer, target), offset, bytes)?;
         drop(regions);
+        if self.refuses() {
+            return Ok(false);
+        }
         let polls = self.below(LONGEST);
         let from = match source {
             Source::Memory(memory) => Bytes::Memory(memory.clone()),
@@ -187,19 +213,17 @@ impl Carrier for LoopCarrier {
     fn give_back(&mut self, _: &Memory) {}
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
-        // Writes that are due are delivered in a random order.
-        for pending in &mut self.pending {
-            pending.polls = pending.polls.saturating_sub(1);
-        }
-        let (mut due, later): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.pending).into_iter().partition(|pending| pending.polls == 0);
-        self.pending = later;
+        // Writes that are due are delivered in a random order, and confirmed in another one.
+        self.pending.iter_mut().for_each(|pending| pending.polls = pending.polls.saturating_sub(1));
+        let mut due: Vec<Pending> = self.pending.extract_if(.., |pending| pending.polls == 0).collect();
         while !due.is_empty() {
             let next = self.below(due.len() as u64) as usize;
             let pending = due.swap_remove(next);
             self.deliver(pending)?;
         }
-        events.extend(self.delivered.drain(..).map(|id| Event::Delivered { id }));
+        self.delivered.iter_mut().for_each(|(polls, _)| *polls = polls.saturating_sub(1));
+        let confirmed = self.delivered.extract_if(.., |(polls, _)| *polls == 0);
+        events.extend(confirmed.map(|(_, id)| Event::Delivered { id }));
         let mut inbox = self.ends[self.rank].inbox.lock().unwrap_or_else(PoisonError::into_inner);
         events.extend(inbox.drain(..).map(|notice| Event::Arrived { notice }));
         Ok(())

@@ -18,40 +18,45 @@
 //!   release store of the slot, so all earlier posts to the peer are read before the waiting role overwrites their
 //!   sources.
 //! - **Waiting threads drive the proxy**: any thread of the rank calls [`Proxy::step`] in every unready round of a
-//!   wait. The call returns immediately if another thread is inside. A launch ends with [`Proxy::drain`].
+//!   wait. The call returns immediately if another thread is inside (`turns.rs`). A launch ends with [`Proxy::drain`].
 //!   `Proxy::settle` runs before a wait is judged to be in vain, because a post reaches the peer's slots only when both
 //!   proxies have run.
 //! - **A thread of the rank** (`thread.rs`) drives the proxy when no waiting thread does: while kernels of a GPU wait,
-//!   and for waiting threads that sleep (`duty.rs`). Ranks on CPUs need no such thread over a carrier of this process.
+//!   while a launch on a CPU computes after it has posted, and for waiting threads that sleep (`duty.rs`).
 //! - **Must not know**: kernels, or the type of its carrier.
 
 mod carrier;
+mod drain;
 mod duty;
 mod error;
 mod loop_carrier;
 mod registered;
 mod thread;
+mod turns;
 mod wire;
 
 pub use carrier::{Carrier, Event, Source, Target, Write};
 pub use error::ProxyError;
 pub(crate) use loop_carrier::{LoopCarrier, LoopEnd};
 pub use registered::{PostedRegion, PostedSource};
-pub(crate) use thread::ProxyThread;
+#[cfg(test)]
+pub(crate) use thread::NO_THREADS;
+pub(crate) use thread::{ProxyThread, ThreadWork};
 pub(crate) use wire::{Lines, MOST_LINES};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::deadline::Deadline;
 use super::departures::Departures;
 use super::doorbell::Doorbell;
-use super::rendezvous::TransportError;
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
+use crate::sync::{Arc, AtomicUsize, Ordering, sleep};
 use crate::tensor::{Memory, NoticeKind, Posted, PostedNotice, PostedSpan, Ring};
+use drain::NAP;
 use duty::Duty;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
 use std::time::Duration;
+use turns::{Inside, Panicked, Turns};
 use wire::{Announced, Announcement, Arrivals};
 
 /// The most entries taken from the ring in one step, before the proxy polls for arrivals again.
@@ -60,10 +65,8 @@ const BATCH: usize = 64;
 const MOST_PORTIONS: usize = 1000;
 /// With this many held posts to one peer, the proxy takes nothing from the ring. The ring fills up, and kernels wait.
 const MOST_HELD: usize = 1024;
-/// A draining launch yields for this many idle rounds and then naps between rounds, because deliveries ring no
-/// doorbell.
-const YIELDS: u32 = 1000;
-const NAP: Duration = Duration::from_micros(50);
+/// See [`Proxy::behind`].
+const UNKNOWN: usize = usize::MAX;
 
 /// How long to wait for the reason of a carrier's failure. The reason arrives within milliseconds, or within a second
 /// or two where many ranks share a processor.
@@ -72,13 +75,12 @@ const REASON: Duration = Duration::from_secs(3);
 /// Drains the ring of one rank, and moves its slots when deliveries arrive.
 pub struct Proxy {
     rank: usize,
-    state: Mutex<State>,
+    state: Turns<State>,
     /// The error that stopped the proxy, if any.
     error: OnceLock<ProxyError>,
-    /// True if some posts of this rank are not delivered yet.
-    busy: AtomicBool,
-    /// True if a thread was refused because another one was inside.
-    refused: AtomicBool,
+    /// 0 if all posts of this rank were delivered when a thread was last inside. Otherwise the peer with the oldest
+    /// undelivered post, plus 1; [`UNKNOWN`] if there are only entries in the ring.
+    behind: AtomicUsize,
     /// The doorbell of this rank, whose waiting threads watch the slots that the proxy moves.
     doorbell: Doorbell,
     /// The abort words of all ranks that are mapped here.
@@ -102,8 +104,6 @@ pub(crate) struct ProxyParts {
     pub segment: Memory,
     /// The control lines of the segment that posts of other ranks may move.
     pub inbound: Vec<Lines>,
-    /// The control lines of the segment that flushes of this rank may move.
-    pub flushed: Vec<Lines>,
     pub doorbell: Doorbell,
     pub aborts: Vec<Abort>,
 }
@@ -114,6 +114,8 @@ pub(crate) struct PostedTo {
     pub regions: Vec<Option<u64>>,
     /// The control lines of the peer that this rank moves.
     pub lines: Vec<Lines>,
+    /// The control lines of this rank's own segment that flushes of its posts to the peer move.
+    pub flushed: Vec<Lines>,
 }
 
 struct State {
@@ -146,12 +148,16 @@ struct Peer {
     under_way: BTreeSet<u64>,
     /// The delivery under way for each control line.
     deliveries: HashMap<u64, Delivery>,
+    /// Grows when the carrier takes or confirms a write to this peer, and with every flush.
+    progress: u64,
 }
 
 /// A checked post that waits for its turn.
 #[derive(Clone, Copy)]
 struct Held {
     post: Posted,
+    /// The number of the next write when the post was taken from the ring, which says how old the post is.
+    number: u64,
     /// A signal or a flush may go only when all writes with smaller numbers are delivered.
     after: u64,
 }
@@ -162,8 +168,10 @@ struct Delivery {
     /// The number of parts. All posts of the delivery agree about it, about the word, and about having bytes.
     parts: u8,
     has_bytes: bool,
-    /// How the word travels. The mail is removed once the carrier has taken it.
+    /// How the word travels.
     told: Announcement,
+    /// The number of digits that the carrier has taken.
+    digits: u8,
     /// The number of posts that the carrier has not taken yet.
     missing: u8,
     /// The number of parts that the carrier has taken and not delivered.
@@ -172,13 +180,14 @@ struct Delivery {
 
 impl Proxy {
     pub(crate) fn new(parts: ProxyParts) -> Proxy {
-        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, flushed, doorbell, aborts } = parts;
+        let ProxyParts { rank, ring, carrier, peers, sources, segment, inbound, doorbell, aborts } = parts;
         let peer = |to: PostedTo| Peer {
             to,
             announced: Announced::default(),
             held: VecDeque::new(),
             under_way: BTreeSet::new(),
             deliveries: HashMap::new(),
+            progress: 0,
         };
         let state = State {
             ring,
@@ -186,19 +195,17 @@ impl Proxy {
             peers: peers.into_iter().map(|to| to.map(peer)).collect(),
             sources: sources.into_iter().map(|memory| Registered { id: None, memory }).collect(),
             next_source: 0,
-            arrivals: Arrivals::new(segment, inbound, flushed),
+            arrivals: Arrivals::new(segment, inbound),
             events: Vec::new(),
             writes: HashMap::new(),
             next: 0,
             is_halted: false,
         };
-        let [busy, refused] = [(); 2].map(|()| AtomicBool::new(false));
         Proxy {
             rank,
-            state: Mutex::new(state),
+            state: Turns::new(state, doorbell.clone()),
             error: OnceLock::new(),
-            busy,
-            refused,
+            behind: AtomicUsize::new(0),
             doorbell,
             aborts,
             departures: None,
@@ -217,6 +224,24 @@ impl Proxy {
         self.duty.get().iter().for_each(|duty| duty.launched());
     }
 
+    /// Says that the last [`launched`](Self::launched) was premature: that launch did not start.
+    pub(crate) fn launched_not(&self) {
+        self.duty.get().iter().for_each(|duty| duty.launched_not());
+    }
+
+    /// Says that a launch on the CPU starts. Its threads may post and then compute for long without a wait, and the
+    /// rank's thread carries these posts.
+    #[inline]
+    pub(crate) fn runs(&self) {
+        self.duty.get().iter().for_each(|duty| duty.runs());
+    }
+
+    /// Says that a launch on the CPU has ended.
+    #[inline]
+    pub(crate) fn ran(&self) {
+        self.duty.get().iter().for_each(|duty| duty.ran());
+    }
+
     /// Says that all launches on a GPU have ended.
     pub(crate) fn landed(&self) {
         self.duty.get().iter().for_each(|duty| duty.landed());
@@ -230,8 +255,7 @@ impl Proxy {
     /// Says that a waiting thread is about to sleep. Returns true if the rank's thread drives the proxy meanwhile. In
     /// that case the caller must call [`take_back`](Self::take_back) afterwards.
     pub(crate) fn hand_over(&self) -> bool {
-        self.duty.get().iter().for_each(|duty| duty.hand_over());
-        self.duty.get().is_some()
+        self.duty.get().is_some_and(|duty| duty.hand_over())
     }
 
     /// Says that the waiting thread is awake again.
@@ -250,26 +274,13 @@ impl Proxy {
 
     /// Makes progress, unless another thread is already doing so. Returns true if this call made any.
     pub fn step(&self) -> bool {
-        let progress = match self.state.try_lock() {
-            Ok(mut state) => self.step_inside(&mut state),
-            Err(TryLockError::WouldBlock) => {
-                // Relaxed: argued below, where the flag is read.
-                self.refused.store(true, Ordering::Relaxed);
-                return false;
-            }
-            Err(TryLockError::Poisoned(_)) => {
+        match self.state.try_enter() {
+            Ok(inside) => inside.is_some_and(|mut state| self.step_inside(&mut state)),
+            Err(Panicked) => {
                 self.fail(ProxyError::Panicked);
-                return false;
+                false
             }
-        };
-        // An arrival may have come after this thread's poll, and may have woken a thread that was then refused and went
-        // back to sleep. So that thread is woken again. Relaxed and without a fence: a missed flag costs the sleeper
-        // one nap.
-        if self.refused.load(Ordering::Relaxed) {
-            self.refused.store(false, Ordering::Relaxed);
-            self.doorbell.ring();
         }
-        progress
     }
 
     /// Takes everything that has arrived so far, and waits for its turn if another thread is inside. Returns true if
@@ -288,33 +299,16 @@ impl Proxy {
     /// True if some posts of this rank were not delivered when a thread was last inside. Deliveries ring no doorbell.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
-        // Relaxed: the flag only decides how long to sleep. In `settle` this same thread has stored it.
-        self.busy.load(Ordering::Relaxed)
+        // Relaxed: the word only decides how long to sleep. In `settle` this same thread has stored it.
+        self.behind.load(Ordering::Relaxed) != 0
     }
 
-    /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport breaks
-    /// first.
-    pub fn drain(&self, deadline: Deadline) -> Result<(), TransportError> {
-        let mut idle = 0;
-        loop {
-            let mut state = self.enter()?;
-            let progress = self.step_inside(&mut state);
-            if let Some(error) = self.error() {
-                return Err(error.clone().into());
-            }
-            let Some((peer, posts)) = state.left() else { return Ok(()) };
-            drop(state);
-            if let Some(cause) = self.aborts.get(self.rank).and_then(Abort::get) {
-                return Err(TransportError::Broken { cause });
-            }
-            idle = if progress { 0 } else { idle + 1 };
-            match idle {
-                0 => {}
-                _ if deadline.is_over() => return Err(self.fail(ProxyError::Late { peer, posts }).into()),
-                1..YIELDS => yield_now(),
-                _ => sleep(NAP),
-            }
-        }
+    /// The peer with the oldest undelivered post of this rank, when a thread was last inside. Never waits: another
+    /// thread may be inside the carrier for long.
+    pub(crate) fn behind(&self) -> Option<usize> {
+        // Relaxed: only for a message.
+        let word = self.behind.load(Ordering::Relaxed);
+        (word != UNKNOWN).then_some(word).and_then(|word| word.checked_sub(1))
     }
 
     /// The error that stopped this proxy, if any.
@@ -324,8 +318,8 @@ impl Proxy {
 
     /// Locks the state, and waits if another thread is inside. Fails if a thread panicked inside, because it may have
     /// left posts half done.
-    fn enter(&self) -> Result<MutexGuard<'_, State>, ProxyError> {
-        self.state.lock().map_err(|_| self.fail(ProxyError::Panicked))
+    fn enter(&self) -> Result<Inside<'_, State>, ProxyError> {
+        self.state.enter().map_err(|Panicked| self.fail(ProxyError::Panicked))
     }
 
     fn step_inside(&self, state: &mut State) -> bool {
@@ -334,7 +328,12 @@ impl Proxy {
         }
         let (mut progress, mut moved) = (false, false);
         let result = state.step(&mut progress, &mut moved);
-        self.busy.store(state.left().is_some(), Ordering::Relaxed);
+        let behind = match state.behind() {
+            Some(peer) => peer + 1,
+            None if state.ring.is_empty() => 0,
+            None => UNKNOWN,
+        };
+        self.behind.store(behind, Ordering::Relaxed);
         if moved {
             // Rings after the slots have moved, because a waiting thread of this rank may be asleep.
             self.doorbell.ring();
@@ -369,8 +368,7 @@ impl Proxy {
         let others = || (0..self.aborts.len()).filter(|&rank| rank != self.rank);
         loop {
             let told = self.aborts.get(self.rank).and_then(Abort::get);
-            let has_left = |rank: &usize| self.departures.as_ref().is_some_and(|departures| departures.has_left(*rank));
-            let gone = others().filter(|&rank| peer.is_none_or(|peer| peer == rank)).find(has_left);
+            let gone = others().filter(|&rank| peer.is_none_or(|peer| peer == rank)).find(|&rank| self.has_left(rank));
             let left = gone.map(|rank| Cause { code: AbortCode::Left, rank, reason: 0 });
             if let Some(cause) = told.or(left) {
                 return Some(cause);
@@ -380,6 +378,11 @@ impl Proxy {
             }
             sleep(NAP);
         }
+    }
+
+    /// True if it is known that a rank has left the transport.
+    fn has_left(&self, rank: usize) -> bool {
+        self.departures.as_ref().is_some_and(|departures| departures.has_left(rank))
     }
 
     /// This proxy's error, unless a cause from another rank broke the transport first.
@@ -402,7 +405,7 @@ impl State {
             *progress = true;
             let post = entry.map_err(|bad| ProxyError::Entry { head: bad.head })?;
             let peer = self.check(&post)?;
-            let held = Held { post, after: self.next };
+            let held = Held { post, number: self.next, after: self.next };
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
             queue.push_back(held);
             self.advance(peer, progress, moved)?;
@@ -429,6 +432,7 @@ impl State {
         let Some((peer, line)) = self.writes.remove(&id) else { return };
         let Some(peer) = &mut self.peers[peer] else { return };
         peer.under_way.remove(&id);
+        peer.progress += 1;
         let Some(line) = line else { return };
         if let Some(delivery) = peer.deliveries.get_mut(&line) {
             delivery.under_way -= 1;
@@ -445,8 +449,10 @@ impl State {
         self.destination(number, post)?;
         self.source(number, post)?;
         match post.notice {
-            Some(PostedNotice { slot, kind: NoticeKind::Flush, .. }) if !self.arrivals.may_flush(slot) => {
-                Err(ProxyError::OwnLine { line: slot })
+            Some(PostedNotice { slot, kind: NoticeKind::Flush, .. })
+                if Lines::find(&peer.to.flushed, slot).is_none() =>
+            {
+                Err(ProxyError::OwnLine { peer: number, line: slot })
             }
             Some(PostedNotice { slot, kind: NoticeKind::Data | NoticeKind::Credit, .. })
                 if Lines::find(&peer.to.lines, slot).is_none() =>
@@ -502,6 +508,7 @@ impl State {
                 match self.is_covered(number, &next, kept.is_empty()) {
                     true => {
                         self.arrivals.flush(number, line, word)?;
+                        self.peers[number].as_mut().expect("as above").progress += 1;
                         (*progress, *moved) = (true, true);
                     }
                     // A held flush holds back only later signals and flushes, because its line is not the peer's.
@@ -532,7 +539,7 @@ impl State {
         let has_bytes = held.post.span.is_some();
         match peer.deliveries.get(&line) {
             Some(delivery) if delivery.missing == 0 => return Ok(false),
-            // The next part of the delivery, or a post whose mail was taken before the carrier was full.
+            // The next part of the delivery, or a post whose digits were taken before the carrier was full.
             Some(delivery) if (delivery.word, delivery.parts, delivery.has_bytes) == (word, parts, has_bytes) => {}
             Some(&Delivery { missing, .. }) => return Err(ProxyError::Parts { peer: number, line, word, missing }),
             None => {}
@@ -547,8 +554,8 @@ impl State {
         is_first && peer.under_way.first().is_none_or(|&first| first >= held.after)
     }
 
-    /// Gives a post to the carrier. Returns false if the carrier cannot take it now; mail that it has taken already is
-    /// not sent again.
+    /// Gives a post to the carrier, after the digits of its delivery. Returns false if the carrier cannot take it now.
+    /// Digits that it has taken already are not sent again.
     fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
         // Checked again, because the region or the source may have been removed while the post was held.
         self.destination(number, post)?;
@@ -564,17 +571,18 @@ impl State {
             Entry::Vacant(entry) => {
                 let told = announced.next(&to.lines, (number, line), word, parts)?;
                 let has_bytes = post.span.is_some();
-                entry.insert(Delivery { word, parts, has_bytes, told, missing: parts, under_way: 0 })
+                entry.insert(Delivery { word, parts, has_bytes, told, digits: 0, missing: parts, under_way: 0 })
             }
         };
-        let (notice, mail) = (delivery.told.notice, delivery.told.mail);
-        if let Some((at, mail)) = mail {
-            if !self.start(number, Source::Inline(&mail), (Target::Lines, at), Some((line, notice)))? {
+        let (told, taken) = (delivery.told, delivery.digits);
+        for index in taken..told.digits {
+            let nothing = (Source::Inline(&[]), (Target::Region(post.target), 0));
+            if !self.start(number, nothing.0, nothing.1, Some((line, told.digit(index))))? {
                 return Ok(false);
             }
-            self.delivery(number, line).told.mail = None;
+            self.delivery(number, line).digits += 1;
         }
-        let went = self.start(number, source, (target, offset), Some((line, notice)))?;
+        let went = self.start(number, source, (target, offset), Some((line, told.notice)))?;
         if went {
             self.delivery(number, line).missing -= 1;
         }
@@ -601,21 +609,37 @@ impl State {
         }
         self.next += 1;
         self.writes.insert(id, (peer, line.map(|(line, _)| line)));
-        self.peers[peer].as_mut().expect("checked").under_way.insert(id);
+        let to = self.peers[peer].as_mut().expect("checked");
+        to.under_way.insert(id);
+        to.progress += 1;
         if let Some((line, _)) = line {
             self.delivery(peer, line).under_way += 1;
         }
         Ok(true)
     }
 
-    /// A peer with undelivered posts, and the number of those posts.
-    fn left(&self) -> Option<(usize, usize)> {
-        let of = |(number, peer): (usize, &Option<Peer>)| {
-            let peer = peer.as_ref()?;
-            let posts = peer.held.len() + peer.under_way.len();
-            (posts > 0).then_some((number, posts))
-        };
-        self.peers.iter().enumerate().find_map(of)
+    /// True if everything that kernels have posted is delivered, and no entry is left in the ring.
+    fn is_empty(&self) -> bool {
+        self.behind().is_none() && self.ring.is_empty()
+    }
+
+    /// The peer with the oldest undelivered post.
+    fn behind(&self) -> Option<usize> {
+        let left = self.peers.iter().enumerate().filter_map(|(number, peer)| Some((peer.as_ref()?.oldest()?, number)));
+        left.min().map(|(_, number)| number)
+    }
+}
+
+impl Peer {
+    /// The number of posts that are not delivered yet, with the digits of their steps.
+    fn left(&self) -> usize {
+        self.held.len() + self.under_way.len()
+    }
+
+    /// A number that says how old the oldest undelivered post is; `None` if all are delivered.
+    fn oldest(&self) -> Option<u64> {
+        let held = self.held.front().map(|held| held.number);
+        held.into_iter().chain(self.under_way.first().copied()).min()
     }
 }
 

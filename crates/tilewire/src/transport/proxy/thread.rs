@@ -4,7 +4,6 @@
 use super::Proxy;
 use super::duty::Duty;
 use crate::transport::SegmentError;
-use crate::transport::deadline::Deadline;
 use crate::transport::doorbell::Doorbell;
 use crate::transport::mapping::HEADER;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,26 +11,47 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The thread of a proxy. Dropping it ends the thread, once all posts are delivered or [`LAST_POSTS`] has passed.
+/// The thread of a proxy. Dropping it ends the thread, once all posts are delivered or a peer has made no progress for
+/// [`LAST_POSTS`].
 pub(crate) struct ProxyThread {
     duty: Arc<Duty>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long a dropped transport tries to deliver posts. Only launches that nobody waited for have undelivered posts.
+/// What the thread of a rank does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ThreadWork {
+    /// It carries what a launch has posted while the launch computes.
+    Computing,
+    /// It also carries posts while waiting threads sleep, and those of kernels on a GPU.
+    Sleeping,
+    /// It also polls whatever the rank does: arrivals ring no bell, and need its steps.
+    Polling,
+}
+
+/// How long a dropped transport waits for the next post to be delivered. Only launches that nobody waited for have
+/// undelivered posts.
 const LAST_POSTS: Duration = Duration::from_secs(1);
 
 impl ProxyThread {
     /// Starts a thread that sleeps on `bell`, which the carrier rings for arrivals. Without one it sleeps on a bell of
-    /// its own, while arrivals ring the bell of the waiting threads. `polls` says that arrivals ring no bell, and that
-    /// they need this thread's steps whatever the rank does meanwhile.
+    /// its own, while arrivals ring the bell of the waiting threads.
     ///
     /// # Panics
     /// If the proxy already has a thread.
-    pub(crate) fn start(proxy: &Arc<Proxy>, bell: Option<Doorbell>, polls: bool) -> Result<ProxyThread, SegmentError> {
+    pub(crate) fn start(
+        proxy: &Arc<Proxy>,
+        bell: Option<Doorbell>,
+        work: ThreadWork,
+    ) -> Result<ProxyThread, SegmentError> {
         let no_memory = SegmentError::NoMemory { bytes: HEADER, shortage: None };
         let duty = Duty::new(bell.or_else(Doorbell::alone).ok_or(no_memory)?);
-        ProxyThread::run(proxy, if polls { duty.that_polls() } else { duty })
+        let duty = match work {
+            ThreadWork::Computing => duty.that_relieves_nobody(),
+            ThreadWork::Sleeping => duty,
+            ThreadWork::Polling => duty.that_polls(),
+        };
+        ProxyThread::run(proxy, duty)
     }
 
     /// True if the thread makes progress without being called.
@@ -41,6 +61,11 @@ impl ProxyThread {
     }
 
     fn run(proxy: &Arc<Proxy>, duty: Duty) -> Result<ProxyThread, SegmentError> {
+        #[cfg(test)]
+        if NO_THREADS.get() {
+            let source = std::io::Error::other("the system gives no more threads");
+            return Err(SegmentError::System { call: "starting a thread", source });
+        }
         let duty = Arc::new(duty);
         let (served, driven) = (duty.clone(), proxy.clone());
         let run = move || {
@@ -50,7 +75,7 @@ impl ProxyThread {
                 driven.step();
             }
             if !driven.is_stopped() {
-                _ = driven.drain(Deadline::after(LAST_POSTS));
+                _ = driven.drain(Some(LAST_POSTS));
             }
         };
         let thread = std::thread::Builder::new().name("tilewire-proxy".to_string()).spawn(run);
@@ -68,4 +93,10 @@ impl Drop for ProxyThread {
             _ = thread.join();
         }
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// True while this thread gets no threads, for tests of failures.
+    pub(crate) static NO_THREADS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }

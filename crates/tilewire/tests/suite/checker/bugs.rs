@@ -5,8 +5,10 @@ use crate::checker::litmus::Shared;
 use crate::checker::{check, expect, kinds, plan};
 use tilewire::check::{Fault, Settings};
 use tilewire::hook::Value;
+use tilewire::link::Transport;
 use tilewire::rehearsal::Rehearsal;
-use tilewire::{Memory, Tensor, all_to_all, hooks, kernel};
+use tilewire::transport::There;
+use tilewire::{Memory, Rank, Tensor, all_to_all, hooks, kernel};
 
 #[test]
 fn everybody_receives_before_anybody_sends() {
@@ -297,6 +299,32 @@ fn a_tile_too_many_leaves_the_staging() {
     let report = check(&[ring(&links, Shape { tile: 2000, ..Shape::SMALL })]);
     let fault = &report.faults.iter().find(|found| found.fault.kind() == "out-of-bounds").expect("found").fault;
     assert!(fault.lines()[0].file.ends_with("links.rs"), "{fault}");
+}
+
+/// Kernels name control lines by number. A proxy refuses those of other ranks and of other peers, and so does the model.
+#[test]
+fn a_notice_for_a_line_of_another_rank_or_a_flush_for_another_peer_is_found() {
+    let world = Rehearsal::small(3, 1).mesh(&[&[0], &[1], &[2]]);
+    let kinds_of = |is_flush: bool, beyond: i64| {
+        let report = world.check(1, |link, _| {
+            let There::Posted(posted) = link.endpoint(Rank::new((link.number() + 1) % 3)).unwrap().there else {
+                panic!("all ranks are far")
+            };
+            kernel("notices", |k| {
+                let queue = k.queue("posts", posted.queue.clone());
+                k.main(|r| match (link.number(), is_flush) {
+                    (0, false) => r.post_credit(queue, 1, posted.lines.head as i64 + beyond, 1),
+                    (0, true) => r.post_flush(queue, 1, posted.lines.sent as i64 + beyond, 1),
+                    _ => {}
+                });
+            })
+        });
+        let report = report.unwrap();
+        report.faults.iter().map(|found| found.fault.kind()).filter(|kind| *kind == "foreign-slot").count()
+    };
+    assert_eq!(kinds_of(false, 0) + kinds_of(false, 7) + kinds_of(true, 0), 0, "its own");
+    // The heads of rank 1, beyond the eight of this rank, and the line for posts to rank 2.
+    assert_eq!([kinds_of(false, 8), kinds_of(false, -1), kinds_of(true, 1), kinds_of(true, -1)], [1, 1, 1, 1]);
 }
 
 #[test]

@@ -70,8 +70,6 @@ fn every_schedule_has_a_posted_and_a_mixed_case() {
         }
     }
     let must = [
-        // Its tiles never fill an outbox, so one of the mistakes cannot be found.
-        "sendrecv bulk, two values",
         // Far peers take no packets and map no windows. These schedules are refused, or have no flags.
         "sendrecv packet, last flags",
         "all_reduce one-shot",
@@ -116,7 +114,7 @@ fn mutations_of_posted_schedules_are_caught() {
 }
 
 /// The number of schedules that posts carry, and of those in two levels for each arrangement of domains.
-const POSTED: usize = 88;
+const POSTED: usize = 89;
 const TWO_LEVEL: usize = 6;
 
 /// Two domains of three ranks. Each relay passes on several chunks in one lane.

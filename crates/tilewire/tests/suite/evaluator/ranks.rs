@@ -40,7 +40,7 @@ fn two_ranks() -> (Vec<Binding>, Memories, Vec<MemoryId>) {
     let mut bank = |len| Bank { memory: memories.add(vec![0; len]), offset: 0, len: len as u64 };
     let own: Vec<[Bank; 4]> = (0..2).map(|_| [bank(16), bank(16), bank(16), bank(8)]).collect();
     let routes: Vec<_> =
-        own.iter().map(|&[_, region, slots, _]| Some(PeerRoute { region, slots, stride: 8 })).collect();
+        own.iter().map(|&[_, region, slots, _]| Some(PeerRoute { region, slots, stride: 8, moves: None })).collect();
     let bindings = own.iter().zip(0..).map(|(&[staging, region, slots, out], rank)| {
         let buffers = [staging, region].map(|bank| Bound::Buffer(vec![bank]));
         let [staging, region] = buffers;

@@ -83,7 +83,7 @@ fn a_notice_that_came_by_another_rank_covers_what_was_stored_before() {
                     rig.signal(1, 2, (line(1), turn), NoticeKind::Data);
                     rig.step(1);
                 }
-                rig.nodes[1].proxy.drain(Deadline::after(Duration::from_secs(60))).unwrap();
+                rig.nodes[1].proxy.drain(Some(Duration::from_secs(60))).unwrap();
             });
             ranks.spawn(|| {
                 for turn in 1..=TURNS {
@@ -94,7 +94,7 @@ fn a_notice_that_came_by_another_rank_covers_what_was_stored_before() {
                     rig.signal(2, 0, (line(2), turn), NoticeKind::Credit);
                     rig.step(2);
                 }
-                rig.nodes[2].proxy.drain(Deadline::after(Duration::from_secs(60))).unwrap();
+                rig.nodes[2].proxy.drain(Some(Duration::from_secs(60))).unwrap();
             });
         });
         assert_eq!(old.into_inner(), 0, "of {TURNS} times {BYTES} bytes, seed {seed:?}");

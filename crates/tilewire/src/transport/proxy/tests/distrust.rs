@@ -36,7 +36,7 @@ fn no_descriptor_writes_outside_of_its_region_and_lines() {
             };
             assert!(rig.push(0, &words));
             // The state itself: a proxy would stop at the first error.
-            let mut state = rig.nodes[0].proxy.state.lock().unwrap();
+            let mut state = rig.nodes[0].proxy.enter().unwrap();
             let kind = match state.step(&mut false, &mut false) {
                 Ok(()) => 0,
                 Err(ProxyError::Entry { .. }) => 1,
@@ -70,7 +70,7 @@ fn a_bad_descriptor_stops_the_proxy_with_its_cause() {
     let error = ProxyError::Line { peer: 1, line: EACH as u64 };
     assert_eq!(rig.nodes[0].proxy.error(), Some(&error));
     assert!(!rig.nodes[0].proxy.step());
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
+    let drained = rig.nodes[0].proxy.drain(None);
     assert!(matches!(drained, Err(TransportError::Proxy(e)) if e == error));
     rig.assert_all_told(0);
 }
@@ -98,7 +98,7 @@ fn kernels_wait_when_too_much_is_held() {
         rig.push(0, &Posted { peer: 1, target: 0, span: None, notice: Some(notice) }.words())
     });
     while post(posts + 1) || rig.step(0) {
-        posts = posts.max(rig.nodes[0].proxy.state.lock().unwrap().peers[1].as_ref().unwrap().held.len() as u64);
+        posts = posts.max(rig.nodes[0].proxy.enter().unwrap().peers[1].as_ref().unwrap().held.len() as u64);
         assert!(posts < 10 * MOST_HELD as u64, "nothing ends it");
     }
     assert!(posts >= MOST_HELD as u64);

@@ -4,9 +4,7 @@
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-fn soon() -> Deadline {
-    Deadline::after(Duration::from_millis(30))
-}
+const SOON: Option<Duration> = Some(Duration::from_millis(30));
 
 #[track_caller]
 fn assert_stopped(rig: &Rig, drained: Result<(), TransportError>, must: ProxyError) {
@@ -29,7 +27,7 @@ fn a_carrier_that_fails_is_reported_with_the_peer() {
     let failure = || ProxyError::Carrier { peer: Some(1), what: "unplugged".to_string() };
     net.lock().fails = Some(failure);
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
+    let drained = rig.nodes[0].proxy.drain(None);
     assert!(drained.as_ref().unwrap_err().to_string().contains("the network to rank 1 failed: unplugged"));
     assert_stopped(&rig, drained, failure());
 }
@@ -50,7 +48,7 @@ fn a_carrier_that_fails_names_the_peer_that_has_left() {
         });
         departures.note(gone);
         rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
-        assert!(rig.nodes[0].proxy.drain(Deadline::never()).is_err());
+        assert!(rig.nodes[0].proxy.drain(None).is_err());
         rig.assert_all_told_of(Cause { code: AbortCode::Left, rank: gone, reason: 0 });
     }
 }
@@ -63,7 +61,7 @@ fn posts_that_are_never_confirmed_or_never_taken_are_late() {
         net.lock().room = room;
         rig.deliver(0, 1, (0, 8), (0, matched(count), 1));
         rig.signal(0, 1, (4, 1), NoticeKind::Data);
-        let drained = rig.nodes[0].proxy.drain(soon());
+        let drained = rig.nodes[0].proxy.drain(SOON);
         assert_stopped(&rig, drained, ProxyError::Late { peer: 1, posts });
     }
 }
@@ -77,7 +75,7 @@ fn a_panic_inside_stops_the_proxy_and_tells_all_ranks() {
     assert!(catch_unwind(AssertUnwindSafe(|| rig.nodes[0].proxy.step())).is_err());
     assert!(!rig.nodes[0].proxy.step());
     rig.assert_all_told(0);
-    assert_stopped(&rig, rig.nodes[0].proxy.drain(Deadline::never()), ProxyError::Panicked);
+    assert_stopped(&rig, rig.nodes[0].proxy.drain(None), ProxyError::Panicked);
 }
 
 #[test]
@@ -86,7 +84,7 @@ fn a_broken_transport_ends_a_drain_with_the_cause() {
     rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
     let cause = Cause { code: AbortCode::Panicked, rank: 2, reason: 0 };
     rig.segments[2].abort_all(cause);
-    let drained = rig.nodes[0].proxy.drain(Deadline::never());
+    let drained = rig.nodes[0].proxy.drain(None);
     assert!(matches!(drained, Err(TransportError::Broken { cause: is }) if is == cause));
     assert_eq!(rig.nodes[0].proxy.error(), None);
 }
@@ -99,5 +97,5 @@ fn a_peer_may_be_dropped_while_its_posts_are_on_their_way() {
     nodes[0].proxy.step();
     nodes.truncate(1);
     segments.truncate(0);
-    nodes[0].proxy.drain(Deadline::never()).unwrap();
+    nodes[0].proxy.drain(None).unwrap();
 }

@@ -38,7 +38,7 @@ fn a_flush_waits_for_all_earlier_posts_to_its_peer_and_moves_a_line_of_its_own_r
     rig.step(0);
     assert_eq!((rig.slot(0, 4), net.lines()), (3, vec![1]), "a flush waits for no later post");
     net.deliver(0);
-    rig.nodes[0].proxy.drain(Deadline::never()).unwrap();
+    rig.nodes[0].proxy.drain(None).unwrap();
     assert_eq!([3, 4, 5].map(|line| rig.slot(1, line)), [0; 3], "nothing has moved at a peer");
 }
 
@@ -55,7 +55,7 @@ fn a_flush_waits_for_a_post_that_a_full_carrier_refused_before_it_and_a_drain_fo
     net.lock().room = None;
     rig.step(0);
     assert_eq!((net.lines(), rig.slot(0, 4)), (vec![0], 0));
-    let late = rig.nodes[0].proxy.drain(Deadline::after(Duration::from_millis(2))).unwrap_err();
+    let late = rig.nodes[0].proxy.drain(Some(Duration::from_millis(2))).unwrap_err();
     assert!(late.to_string().contains("3 posts to rank 1"), "{late}");
 }
 
@@ -68,8 +68,10 @@ fn flushes_of_lines_that_are_not_ones_own_or_do_not_grow_are_refused() {
         rig.nodes[0].proxy.error().cloned()
     };
     assert_eq!(refused(4, &[1, 2, 7]), None);
-    assert_eq!(refused(EACH, &[1]), Some(ProxyError::OwnLine { line: EACH as u64 }));
-    assert_eq!(refused(1 << 40, &[1]), Some(ProxyError::OwnLine { line: 1 << 40 }));
+    // Line 5 says that posts to rank 2 have been read.
+    for line in [5, EACH, 1 << 40] {
+        assert_eq!(refused(line, &[1]), Some(ProxyError::OwnLine { peer: 1, line: line as u64 }));
+    }
     for word in [3, 2, 0] {
         assert_eq!(refused(4, &[3, word]), Some(ProxyError::Backwards { peer: 1, line: 4, word, last: 3 }));
     }

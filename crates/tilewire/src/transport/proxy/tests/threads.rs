@@ -10,6 +10,10 @@ type Served = (Vec<Arc<Proxy>>, Vec<Queue>, Vec<Memory>, Vec<SegmentSet>, Vec<Pr
 /// Ranks with a thread each. Arrivals ring the rank's doorbell, on which these threads sleep, as those of GPU ranks do
 /// on a bell of their own.
 fn served(rig: Rig) -> Served {
+    served_by(rig, |proxy, bell| ProxyThread::start(proxy, Some(bell), ThreadWork::Sleeping).unwrap())
+}
+
+fn served_by(rig: Rig, start: impl Fn(&Arc<Proxy>, Doorbell) -> ProxyThread) -> Served {
     let Rig { nodes, segments } = rig;
     let (mut proxies, mut queues, mut outboxes) = (Vec::new(), Vec::new(), Vec::new());
     for Node { proxy, queue, outbox } in nodes {
@@ -17,9 +21,7 @@ fn served(rig: Rig) -> Served {
         queues.push(queue);
         outboxes.push(outbox);
     }
-    let start = |(rank, proxy): (usize, &Arc<Proxy>)| {
-        ProxyThread::start(proxy, Some(segments[rank].doorbell(rank)), false).unwrap()
-    };
+    let start = |(rank, proxy): (usize, &Arc<Proxy>)| start(proxy, segments[rank].doorbell(rank));
     let threads = proxies.iter().enumerate().map(start).collect();
     (proxies, queues, outboxes, segments, threads)
 }
@@ -66,6 +68,25 @@ fn what_a_launch_on_a_gpu_posts_arrives_although_nobody_waits() {
                 proxies[0].landed();
             }
         }
+    }
+}
+
+/// A launch on a CPU posts, and then computes without a wait. Nobody calls the thread after the launch has begun.
+#[test]
+fn what_a_launch_on_a_cpu_posts_leaves_while_it_computes() {
+    for (work, seed) in [(ThreadWork::Computing, None), (ThreadWork::Computing, Some(3)), (ThreadWork::Sleeping, None)]
+    {
+        let start = |proxy: &Arc<Proxy>, _| ProxyThread::start(proxy, None, work).unwrap();
+        let (proxies, queues, _outboxes, segments, _threads) = served_by(looped(seed), start);
+        for word in 1..=20 {
+            proxies[0].runs();
+            // The second signal is held until the first is delivered.
+            push_to(&queues[0], &signal_of(0, matched(2 * word - 1)));
+            push_to(&queues[0], &signal_of(0, matched(2 * word)));
+            until("the slot of rank 1 moves", || slot_of(&segments, 1, 0) == matched(2 * word));
+            proxies[0].ran();
+        }
+        assert_eq!(proxies[0].hand_over(), work == ThreadWork::Sleeping);
     }
 }
 
