@@ -18,6 +18,7 @@ mod hook_language;
 mod hook_library;
 mod hook_misuse;
 mod layering;
+mod links;
 mod malformed;
 mod mesh_grids;
 #[cfg(feature = "dlpack")]
