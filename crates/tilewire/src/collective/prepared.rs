@@ -22,6 +22,36 @@ use std::time::Duration;
 ///
 /// It borrows its transport and keeps its tensors alive. Launches of one transport run one after another, on the thread
 /// that holds it.
+///
+/// It stays on the thread that built it, because its tensors do (`docs/decisions/0028`). So build it on the thread that
+/// runs it, and send data there:
+/// ```
+/// use tilewire::{RunError, Tensor, map};
+/// let (steps, todo) = std::sync::mpsc::channel::<Vec<f32>>();
+/// let worker = std::thread::spawn(move || {
+///     let (x, y) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(4));
+///     let mut double = map(&y, &x).produce(|c| c.input.load(c.pos()) * 2.0).build()?;
+///     let mut sum = 0.0;
+///     for step in todo {
+///         x.copy_from(&step);
+///         double.run()?;
+///         sum += y.get(0);
+///     }
+///     Ok::<f32, RunError>(sum)
+/// });
+/// (0..3).for_each(|k| steps.send(vec![k as f32; 4]).unwrap());
+/// drop(steps);
+/// assert_eq!(worker.join().unwrap()?, 6.0);
+/// # Ok::<(), RunError>(())
+/// ```
+/// ```compile_fail,E0277
+/// fn moves<T: Send>(_: T) {}
+/// fn elsewhere(sum: tilewire::collective::PreparedExchange<'static>) { moves(sum) } // not `Send`
+/// ```
+/// ```compile_fail,E0277
+/// fn shares<T: Sync>(_: &T) {}
+/// fn elsewhere(sum: &tilewire::collective::PreparedExchange<'static>) { shares(sum) } // not `Sync`
+/// ```
 pub struct PreparedExchange<'l> {
     /// `None` for a `map`.
     link: Option<&'l dyn Transport>,
