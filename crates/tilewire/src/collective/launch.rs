@@ -173,7 +173,8 @@ impl<'l> Launch<'l> {
             return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
         }
         if let Engine::Gpu(_) = &self.engine {
-            self.announce().map_err(|error| self.failed(error.into()))?;
+            let captures = self.captures().map_err(|error| self.failed(error.into()))?;
+            self.announce(captures);
         }
         match &mut self.engine {
             Engine::Cpu(prepared) => match prepared.run_through() {
@@ -181,6 +182,27 @@ impl<'l> Launch<'l> {
                 Err(error) => Err(self.failed(error.into())),
             },
             Engine::Gpu(launch) => launch.start().map_err(|error| self.failed(error.into())),
+        }
+    }
+
+    /// As [`PreparedExchange::run_on`](super::PreparedExchange::run_on).
+    #[cfg(feature = "cuda")]
+    pub fn run_on(&mut self, stream: &cuda::ForeignStream) -> Result<(), RunError> {
+        if let Some(cause) = self.aborts.iter().find_map(Abort::get) {
+            return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
+        }
+        let is_captured = match &self.engine {
+            Engine::Cpu(_) => Err(CudaError::Stream {
+                what: "run_on(..) launches on a stream of a GPU, and this kernel runs on the CPU: call run()",
+            }),
+            Engine::Gpu(launch) => launch.is_captured_by(stream),
+        };
+        // Nothing was started, and nothing is lost.
+        let is_captured = is_captured.map_err(|error| RunError::from(error).during(&self.call))?;
+        self.announce(is_captured);
+        match &mut self.engine {
+            Engine::Gpu(launch) => launch.start_on(stream).map_err(|error| self.failed(error.into())),
+            Engine::Cpu(_) => Ok(()),
         }
     }
 
@@ -216,15 +238,19 @@ impl<'l> Launch<'l> {
         Ok(())
     }
 
-    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post.
-    fn announce(&self) -> Result<(), CudaError> {
-        for proxy in self.proxies() {
-            match self.hosts[0].seat().map(|seat| seat.stream.is_capturing()).transpose()? {
-                Some(true) => proxy.captured(),
-                _ => proxy.launched(),
-            }
+    /// True if there are proxies, and a launch would be captured, not run.
+    fn captures(&self) -> Result<bool, CudaError> {
+        if self.proxies().next().is_none() {
+            return Ok(false);
         }
-        Ok(())
+        self.hosts[0].seat().map_or(Ok(false), |seat| seat.stream.is_capturing())
+    }
+
+    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post.
+    fn announce(&self, is_captured: bool) {
+        for proxy in self.proxies() {
+            if is_captured { proxy.captured() } else { proxy.launched() }
+        }
     }
 
     /// Waits until everything that the launch posted is delivered.
@@ -313,7 +339,9 @@ impl<'l> Launch<'l> {
             // Other ranks must be told the original cause, not that this rank was told of it.
             RunError::PeerFailed { cause, .. } => *cause,
             // Nothing was started, and nothing is lost.
-            RunError::Cuda(CudaError::NotResident { .. } | CudaError::Capturing { .. }) => return error,
+            RunError::Cuda(CudaError::NotResident { .. } | CudaError::Capturing { .. } | CudaError::Stream { .. }) => {
+                return error;
+            }
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));

@@ -8,6 +8,8 @@ mod checker;
 mod cuda_engine;
 #[cfg(feature = "cuda")]
 mod cuda_rectangles;
+#[cfg(feature = "cuda")]
+mod cuda_streams;
 mod engine_differential;
 mod engine_forms;
 mod engine_launch;
@@ -25,6 +27,7 @@ mod mesh_grids;
 mod numpy;
 mod ptx_ahead;
 mod ptx_assembly;
+mod ptx_busy;
 mod ptx_differential;
 mod ptx_held;
 mod ptx_posts;
