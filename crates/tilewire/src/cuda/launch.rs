@@ -289,6 +289,7 @@ impl Launch {
     pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), CudaError> {
         let mut block = self.block.clone();
         let scalars = bind(&self.kept.program, kernel, self.kept.observed.rank, args, &mut block)?;
+        let _calls = BesideCaptures::now()?;
         self.replaced.trim(|mark| mark.has_happened().unwrap_or(false));
         if self.in_flight && self.replaced.is_full() {
             self.stream.sync()?;

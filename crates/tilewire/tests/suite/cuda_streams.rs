@@ -146,10 +146,10 @@ fn launches_on_streams_of_others_are_between_their_work() {
         let logs = [zeros(2 * len * rounds)?, zeros(2 * len * rounds)?];
         let mut gathers = (0..2).map(|k| all_gather(&link, &y[k], &x[k]).build()).collect::<Result<Vec<_>, _>>()?;
         for round in 0..rounds {
-            for k in 0..2 {
-                theirs[k].fill(&x[k], (1000 * k + 10 * round + me) as f32);
-                gathers[k].run_on(&theirs[k].foreign())?;
-                theirs[k].copy(&logs[k].slice(2 * len * round..2 * len * (round + 1)), &y[k]);
+            for (k, theirs) in theirs.iter().enumerate() {
+                theirs.fill(&x[k], (1000 * k + 10 * round + me) as f32);
+                gathers[k].run_on(&theirs.foreign())?;
+                theirs.copy(&logs[k].slice(2 * len * round..2 * len * (round + 1)), &y[k]);
             }
             // A launch of the transport's own, between those.
             if round % 10 == 0 {
@@ -160,8 +160,8 @@ fn launches_on_streams_of_others_are_between_their_work() {
             }
         }
         theirs.iter().for_each(Theirs::sync);
-        for k in 0..2 {
-            gathers[k].sync()?;
+        for (k, gather) in gathers.iter_mut().enumerate() {
+            gather.sync()?;
             let log = logs[k].to_vec();
             for (i, got) in log.iter().enumerate().step_by(997) {
                 let (round, rank) = (i / (2 * len), i / len % 2);
@@ -189,18 +189,18 @@ fn a_capture_of_others_is_replayed_a_thousand_times_with_changing_data() {
         let (main, side) = (Theirs::new(), Theirs::new());
         let streams = [&main, &side];
         // Before the capture, as its users do. If both ranks' streams are the only ones, no event nodes are needed.
-        for k in 0..2 {
+        for (sum, stream) in sums.iter_mut().zip(streams) {
             match is_mixed {
-                true => sums[k].run().unwrap(),
-                false => sums[k].run_on(&streams[k].foreign()).unwrap(),
+                true => sum.run().unwrap(),
+                false => sum.run_on(&stream.foreign()).unwrap(),
             }
         }
         streams.iter().for_each(|stream| stream.sync());
         sums.iter_mut().for_each(|sum| sum.sync().unwrap());
         let graph = main.capture(|| {
             side.after(&main);
-            for k in 0..2 {
-                sums[k].run_on(&streams[k].foreign()).unwrap();
+            for (sum, stream) in sums.iter_mut().zip(streams) {
+                sum.run_on(&stream.foreign()).unwrap();
             }
             main.after(&side);
         });
