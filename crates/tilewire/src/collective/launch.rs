@@ -174,7 +174,11 @@ impl<'l> Launch<'l> {
         }
         let is_announced = match &self.engine {
             Engine::Cpu(_) => false,
-            Engine::Gpu(_) => self.announce().map_err(|error| self.failed(error.into()))?,
+            Engine::Gpu(_) => {
+                let is_captured = self.captures().map_err(|error| self.failed(error.into()))?;
+                self.announce(is_captured);
+                !is_captured
+            }
         };
         match &mut self.engine {
             Engine::Cpu(prepared) => {
@@ -186,14 +190,37 @@ impl<'l> Launch<'l> {
                     Err(error) => Err(self.failed(error.into())),
                 }
             }
-            Engine::Gpu(launch) => launch.start().map_err(|error| {
-                if is_announced {
-                    // Earlier launches, which may still be on the stream, stay announced.
-                    self.proxies().for_each(|proxy| proxy.launched_not());
-                }
-                self.failed(self.of_gpu(error))
-            }),
+            Engine::Gpu(launch) => launch.start().map_err(|error| self.not_started(is_announced, error)),
         }
+    }
+
+    /// As [`PreparedExchange::run_on`](super::PreparedExchange::run_on).
+    #[cfg(feature = "cuda")]
+    pub fn run_on(&mut self, stream: &cuda::ForeignStream) -> Result<(), RunError> {
+        if let Some(cause) = self.aborts.iter().find_map(Abort::get) {
+            return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
+        }
+        let is_captured = match &self.engine {
+            Engine::Cpu(_) => Err(CudaError::Stream {
+                what: "run_on(..) launches on a stream of a GPU, and this kernel runs on the CPU: call run()",
+            }),
+            Engine::Gpu(launch) => launch.is_captured_by(stream),
+        };
+        // Nothing was started, and nothing is lost.
+        let is_captured = is_captured.map_err(|error| RunError::from(error).during(&self.call))?;
+        self.announce(is_captured);
+        match &mut self.engine {
+            Engine::Gpu(launch) => launch.start_on(stream).map_err(|error| self.not_started(!is_captured, error)),
+            Engine::Cpu(_) => Ok(()),
+        }
+    }
+
+    /// The error of a launch that did not start. Earlier launches, which may still be on the stream, stay announced.
+    fn not_started(&self, is_announced: bool, error: CudaError) -> RunError {
+        if is_announced {
+            self.proxies().for_each(|proxy| proxy.launched_not());
+        }
+        self.failed(self.of_gpu(error))
     }
 
     /// True if its code relies on the alignment of its arguments.
@@ -228,15 +255,19 @@ impl<'l> Launch<'l> {
         Ok(())
     }
 
-    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post. Returns
-    /// false if the launch is only recorded.
-    fn announce(&self) -> Result<bool, CudaError> {
-        let seat = self.hosts.first().filter(|_| self.proxies().next().is_some()).and_then(|host| host.seat());
-        let is_captured = seat.map(|seat| seat.stream.is_capturing()).transpose()?.unwrap_or(false);
+    /// True if there are proxies, and a launch would be captured, not run.
+    fn captures(&self) -> Result<bool, CudaError> {
+        if self.proxies().next().is_none() {
+            return Ok(false);
+        }
+        self.hosts[0].seat().map_or(Ok(false), |seat| seat.stream.is_capturing())
+    }
+
+    /// Tells the proxies' threads of a launch on a GPU: its kernels post, and nobody else takes what they post.
+    fn announce(&self, is_captured: bool) {
         for proxy in self.proxies() {
             if is_captured { proxy.captured() } else { proxy.launched() }
         }
-        Ok(!is_captured)
     }
 
     /// Waits until everything that the launch posted is delivered.
@@ -335,7 +366,9 @@ impl<'l> Launch<'l> {
             // Other ranks must be told the original cause, not that this rank was told of it.
             RunError::PeerFailed { cause, .. } => *cause,
             // Nothing was started, and nothing is lost.
-            RunError::Cuda(CudaError::NotResident { .. } | CudaError::Capturing { .. }) => return error,
+            RunError::Cuda(CudaError::NotResident { .. } | CudaError::Capturing { .. } | CudaError::Stream { .. }) => {
+                return error;
+            }
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));

@@ -22,6 +22,36 @@ use std::time::Duration;
 ///
 /// It borrows its transport and keeps its tensors alive. Launches of one transport run one after another, on the thread
 /// that holds it.
+///
+/// It stays on the thread that built it, because its tensors do (`docs/decisions/0028`). So build it on the thread that
+/// runs it, and send data there:
+/// ```
+/// use tilewire::{RunError, Tensor, map};
+/// let (steps, todo) = std::sync::mpsc::channel::<Vec<f32>>();
+/// let worker = std::thread::spawn(move || {
+///     let (x, y) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(4));
+///     let mut double = map(&y, &x).produce(|c| c.input.load(c.pos()) * 2.0).build()?;
+///     let mut sum = 0.0;
+///     for step in todo {
+///         x.copy_from(&step);
+///         double.run()?;
+///         sum += y.get(0);
+///     }
+///     Ok::<f32, RunError>(sum)
+/// });
+/// (0..3).for_each(|k| steps.send(vec![k as f32; 4]).unwrap());
+/// drop(steps);
+/// assert_eq!(worker.join().unwrap()?, 6.0);
+/// # Ok::<(), RunError>(())
+/// ```
+/// ```compile_fail,E0277
+/// fn moves<T: Send>(_: T) {}
+/// fn elsewhere(sum: tilewire::collective::PreparedExchange<'static>) { moves(sum) } // not `Send`
+/// ```
+/// ```compile_fail,E0277
+/// fn shares<T: Sync>(_: &T) {}
+/// fn elsewhere(sum: &tilewire::collective::PreparedExchange<'static>) { shares(sum) } // not `Sync`
+/// ```
 pub struct PreparedExchange<'l> {
     /// `None` for a `map`.
     link: Option<&'l dyn Transport>,
@@ -138,10 +168,32 @@ impl<'l> PreparedExchange<'l> {
         self.launch.sync()
     }
 
+    /// Starts a launch on a CUDA stream of others: it runs after the work that is on the stream now, and later work there
+    /// runs after it. Returns as [`run`](Self::run) does on a GPU, but if threads of this process share the GPU, only when
+    /// those that the launch waits for have called it too. Launches of a transport run one after another, whichever
+    /// streams they are for. The other ranks may use streams of their own, or none.
+    ///
+    /// If the stream is being captured, its graph gets the launch, with the tensors and scalars of now, and keeps all it
+    /// needs alive. This needs [`NvlOptions::foreign_captures`](crate::link::NvlOptions::foreign_captures). If only this
+    /// stream has used the transport so far, the graph must always be replayed on it, and others are refused from then on.
+    /// Otherwise the graph gets external event nodes, which order replays with all launches and cost about 1 µs a replay.
+    /// A replay that runs beside another one or beside a launch all the same ends both by
+    /// [`CudaError::Overlapped`](crate::cuda::CudaError::Overlapped). [`sync`](Self::sync) and later calls return the errors
+    /// of replays, but only the stream's owner can wait for them: before reading a tensor, and before closing the
+    /// transport.
+    ///
+    /// On a CPU it is refused. For a [`map`](super::map) it works as for a collective, and may be captured anywhere.
+    #[cfg(feature = "cuda")]
+    pub fn run_on(&mut self, stream: &crate::cuda::ForeignStream) -> Result<(), RunError> {
+        if !matches!(self.peers, Peers::Agree) {
+            self.meet()?;
+        }
+        self.launch.run_on(stream)
+    }
+
     /// Uses other tensors from the next launch on: of the same types, shapes and row strides, and overlapping as the
     /// old ones did. Nothing is traced or compared again. On a CPU the kernel is lowered again. On a GPU its parameters
-    /// change, after the launches that still use the old tensors, and addresses must be at least as aligned as the old
-    /// ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
+    /// change: launches in flight keep the old tensors, and addresses must be at least as aligned as the old ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
     /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all

@@ -217,6 +217,11 @@ impl Device {
         unsafe { result::ctx::set_current(self.context) }.called("cuCtxSetCurrent")
     }
 
+    /// True if this is its context.
+    pub(super) fn is_context(&self, context: sys::CUcontext) -> bool {
+        self.context == context
+    }
+
     /// The stream of allocations and copies.
     pub(super) fn chores(&self) -> sys::CUstream {
         self.chores

@@ -73,6 +73,16 @@ pub enum CudaError {
         /// The operation.
         what: &'static str,
     },
+    /// A launch on a stream of others that cannot be ordered with the launches of its transport.
+    Stream {
+        /// The reason, and what to do.
+        what: &'static str,
+    },
+    /// Two launches of one transport ran at the same time, at least one of them in a graph that others captured.
+    Overlapped {
+        /// The launch that found it, in words; empty if nobody named it.
+        launch: String,
+    },
     /// A wait took longer than the deadline.
     Timeout(Box<Stopped>),
     /// A wait found a signal or packet of another operation: `seen` is that operation, `expected` this launch's.
@@ -175,6 +185,11 @@ errors! {
              launches, which fill {others} of {multiprocessors} multiprocessors, and would wait forever; lower \
              .blocks(..)",
         Capturing { what } => "{what} while launches are recorded: do it before the capture",
+        Stream { what } => "{what}",
+        Overlapped { launch } =>
+            "{launch}: it ran while another launch or replay of the same transport was running, and their counters are \
+             shared: replay graphs one after another on the stream they were captured from, or make all launches on \
+             both streams before the capture; recover with a new rendezvous",
         Timeout(stopped) => "{stopped}",
         OtherOperation(by) => (
             "{}: rank {}, block {}, role {}: the peer launched operation {} where this rank launched operation {}; \

@@ -54,9 +54,14 @@ impl Event {
 
     /// Makes it happen when all work now on the stream is done.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.record_on(stream.ordered())
+    }
+
+    /// The same, for the handle of a stream that lives.
+    pub(super) fn record_on(&self, stream: sys::CUstream) -> Result<(), CudaError> {
         self.device.bind()?;
         // SAFETY: event and stream live.
-        unsafe { result::event::record(self.handle, stream.ordered()) }.called("cuEventRecord")
+        unsafe { result::event::record(self.handle, stream) }.called("cuEventRecord")
     }
 
     /// The time from the other event to this one; waits until both have happened.

@@ -69,6 +69,9 @@ impl Graph {
         unsafe { result::graph::launch(self.exec, stream.ordered()) }.called("cuGraphLaunch")?;
         if !capturing {
             self.open.iter().for_each(|(gang, ends)| gang.passed(ends));
+            for turn in self.parts.iter().filter_map(|part| part.guests.turn()) {
+                turn.record(stream)?;
+            }
         }
         self.done.record(stream)
     }

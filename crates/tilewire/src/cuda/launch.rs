@@ -1,11 +1,15 @@
 //! A program with its arguments.
 
 use super::buffer::Buffer;
+use super::busy::{BusyLaunch, BusyWord};
 use super::device::{Device, held};
 use super::error::Called;
 use super::error::CudaError;
+use super::event::Event;
+use super::foreign_stream::{BesideCaptures, ForeignStream, drop_let_go};
 use super::gang::{GangLaunch, LaunchOutcome, LegEnd, Order};
 use super::program::Program;
+use super::replaced::Replaced;
 use super::report::Report;
 use super::residency::Need;
 use super::stall::{Launches, ObservedLaunch};
@@ -71,6 +75,8 @@ pub struct Seat {
     pub sharers: u32,
     /// The launches that can be observed.
     pub launches: Launches,
+    /// Lets others capture its launches: launches and replays that overlap find each other by this word.
+    pub busy: Option<BusyWord>,
 }
 
 impl Seat {
@@ -81,6 +87,7 @@ impl Seat {
             abort: AbortWord::new(device)?,
             sharers: 1,
             launches: Launches::default(),
+            busy: None,
         })
     }
 
@@ -118,6 +125,8 @@ pub struct Launch {
     kept: Arc<Kept>,
     launches: Launches,
     in_flight: bool,
+    /// What the launches in flight use that were started before the last [`rebind`](Launch::rebind).
+    replaced: Replaced<Arc<Kept>, Event>,
 }
 
 /// A scalar, read when a launch starts.
@@ -138,6 +147,7 @@ pub(super) struct Kept {
     /// The legs of the kernel, if ranks of this process share the device.
     ends: Vec<LegEnd>,
     gang: Option<Arc<GangLaunch<KernelOrder>>>,
+    busy: Option<Arc<BusyLaunch>>,
     _args: Vec<Arg>,
 }
 
@@ -145,6 +155,8 @@ pub(super) struct Kept {
 pub(super) struct KernelOrder {
     device: Arc<Device>,
     stream: Arc<Stream>,
+    /// The stream of others that captures it.
+    captured_on: Option<ForeignStream>,
     function: sys::CUfunction,
     blocks: u32,
     threads: u32,
@@ -175,14 +187,14 @@ impl Order for KernelOrder {
         let mut params = [self.block.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call.
         // The addresses in it are of memory that the launch's `Kept` keeps alive: the launch waits for its stream
-        // before it drops it, and a graph that captures it shares ownership.
+        // before it drops it, and a graph that captures it shares ownership. The stream lives, whosever it is.
         unsafe {
             result::launch_kernel(
                 self.function,
                 (self.blocks, 1, 1),
                 (self.threads, 1, 1),
                 self.shared_bytes,
-                self.stream.handle(),
+                self.captured_on.as_ref().map_or(self.stream.handle(), ForeignStream::handle),
                 &mut params,
             )
         }
@@ -220,7 +232,9 @@ impl Launch {
     /// Binds a kernel, assembled if necessary, to memory of the seat's device.
     pub fn new(kernel: &Kernel, args: &[Arg], seat: &Seat, settings: Settings) -> Result<Launch, CudaError> {
         let device = seat.stream.device();
-        let options = ptx::Options { unroll: settings.unroll, ..ptx::Options::new(device.target()) };
+        device.calls.during(drop_let_go);
+        let busy = seat.busy.is_some();
+        let options = ptx::Options { unroll: settings.unroll, busy, ..ptx::Options::new(device.target()) };
         let program = Program::load_with(device, kernel, options)?;
         let need = if waits(kernel) {
             let need =
@@ -242,6 +256,10 @@ impl Launch {
         ] {
             block[offset as usize / 8] = word;
         }
+        let busy = seat.busy.as_ref().map(|word| word.of(kernel, &program)).transpose()?.map(Arc::new);
+        if let Some(busy) = &busy {
+            busy.bind(&mut block);
+        }
         let (rank, abort) = (settings.rank, seat.abort.clone());
         let scalars = bind(&program, kernel, rank, args, &mut block)?;
         let stream = seat.stream.clone();
@@ -249,7 +267,7 @@ impl Launch {
         let gang = stream.gang().filter(|_| !ends.is_empty()).cloned();
         let observed = Arc::new(ObservedLaunch::new(report, kernel, rank, args));
         seat.launches.watch(&observed);
-        let kept = Kept { program, abort, observed, ends, gang, _args: args.to_vec() };
+        let kept = Kept { program, abort, observed, ends, gang, busy, _args: args.to_vec() };
         let (outcome, deadline) = (Arc::default(), settings.deadline);
         Ok(Launch {
             stream,
@@ -261,82 +279,184 @@ impl Launch {
             kept: Arc::new(kept),
             launches: seat.launches.clone(),
             in_flight: false,
+            replaced: Replaced::default(),
         })
     }
 
-    /// Binds other arguments: later launches use them. It waits for launches that still use the old ones. Graphs that
-    /// were captured keep the old ones alive and use them. If it fails, nothing has changed.
+    /// Binds other arguments: later launches use them. Launches in flight keep the old ones alive and use them, because
+    /// the driver has copied their parameters; so do graphs that were captured. It waits for launches only if the old
+    /// arguments of [`Replaced::MOST`] bindings are still in use. If it fails, nothing has changed.
     pub(crate) fn rebind(&mut self, kernel: &Kernel, args: &[Arg]) -> Result<(), CudaError> {
         let mut block = self.block.clone();
         let scalars = bind(&self.kept.program, kernel, self.kept.observed.rank, args, &mut block)?;
-        if self.in_flight {
+        let _calls = BesideCaptures::now()?;
+        self.replaced.trim(|mark| mark.has_happened().unwrap_or(false));
+        if self.in_flight && self.replaced.is_full() {
             self.stream.sync()?;
-            self.in_flight = false;
+            self.ended();
         }
-        let Kept { program, abort, observed, ends, gang, .. } = &*self.kept;
-        self.kept = Arc::new(Kept {
+        let Kept { program, abort, observed, ends, gang, busy, .. } = &*self.kept;
+        let kept = Arc::new(Kept {
             program: program.clone(),
             abort: abort.clone(),
             observed: observed.clone(),
             ends: ends.clone(),
             gang: gang.clone(),
+            busy: busy.clone(),
             _args: args.to_vec(),
         });
+        let old = std::mem::replace(&mut self.kept, kept);
+        if self.in_flight {
+            self.replaced.keep(old);
+        }
         (self.block, self.scalars) = (block, scalars);
         Ok(())
+    }
+
+    /// All launches have ended.
+    fn ended(&mut self) {
+        self.in_flight = false;
+        self.replaced.clear();
     }
 
     /// Puts a launch on the stream; returns immediately. The error of an earlier launch, if known by now, is returned
     /// first.
     pub fn start(&mut self) -> Result<(), CudaError> {
+        let own = self.stream.handle() as usize;
+        self.start_for(own)
+    }
+
+    /// True if a launch on a stream of others would be captured, not run.
+    pub(crate) fn is_captured_by(&self, on: &ForeignStream) -> Result<bool, CudaError> {
+        on.is_capturing(self.stream.device())
+    }
+
+    /// Puts a launch on a stream of others. Outside of a capture, it runs on the stream of its seat, between the earlier
+    /// and the later work on theirs, and this returns when all launches of ranks that share the device and that it waits
+    /// for have arrived. In a capture of theirs, their graph has the launch.
+    pub(crate) fn start_on(&mut self, on: &ForeignStream) -> Result<(), CudaError> {
+        let device = self.stream.device().clone();
+        let _calls = BesideCaptures::now()?;
+        let captured = on.is_capturing(&device)?;
+        if self.stream.is_capturing()? || CAPTURED.with_borrow(Option::is_some) {
+            return Err(CudaError::Capturing { what: "a launch on a stream of others comes" });
+        }
+        if captured {
+            return self.capture_on(on);
+        }
+        self.stream.after_foreign(on)?;
+        self.start_for(on.number())?;
+        self.stream.before_foreign(on)
+    }
+
+    /// Puts a launch into the graph that others capture from their stream.
+    fn capture_on(&mut self, on: &ForeignStream) -> Result<(), CudaError> {
+        self.ready()?;
+        let (stream, kept) = (&self.stream, &self.kept);
+        let mut block = self.block.clone();
+        let turn = match &kept.busy {
+            Some(busy) => {
+                busy.capture(&mut block);
+                // Not while the streams' users are locked: it may wait for other ranks.
+                stream.ordered();
+                let begin = || {
+                    let turn = Event::untimed(stream.device())?;
+                    turn.record(stream)?;
+                    Ok(turn)
+                };
+                stream.guests.captures(on.number(), begin)?
+            }
+            // Nothing is shared by launches that wait for nobody.
+            None if stream.is_of_thread() => None,
+            None => {
+                return Err(CudaError::Stream {
+                    what: "others capture this launch, and its transport could not tell if its replays overlap: make it \
+                           with NvlOptions { foreign_captures: true, .. }",
+                });
+            }
+        };
+        self.claim()?;
+        on.graph_keeps(kept.clone())?;
+        turn.map_or(Ok(()), |turn| on.wait_in_graph(turn))?;
+        self.order(block, Some(on.clone())).submit()?;
+        turn.map_or(Ok(()), |turn| on.record_in_graph(turn))
+    }
+
+    /// Returns the error of an earlier launch, if it is known by now, and reads the scalars.
+    fn ready(&mut self) -> Result<(), CudaError> {
         self.outcome.check()?;
         self.kept.reported()?;
         for scalar in &self.scalars {
             self.block[scalar.word] = scalar.bits()?;
         }
-        let (program, stream) = (&self.kept.program, &self.stream);
+        Ok(())
+    }
+
+    /// Claims the multiprocessors that the blocks must have.
+    fn claim(&self) -> Result<(), CudaError> {
+        let Some(need) = self.need else { return Ok(()) };
+        held(&self.stream.device().residency).claim(self.stream.handle() as usize, need)
+    }
+
+    fn order(&self, block: Vec<u64>, captured_on: Option<ForeignStream>) -> KernelOrder {
+        let program = &self.kept.program;
         let module = program.module();
-        program.device().bind()?;
-        stream.own();
-        let capturing = stream.is_capturing()?;
-        if capturing {
-            keep_captured(std::slice::from_ref(&self.kept), std::slice::from_ref(stream))?;
-        } else {
-            stream.catch_up()?;
-            stream.follow_thread()?;
-            self.in_flight = true;
-        }
-        if let Some(need) = self.need {
-            held(&program.device().residency).claim(stream.handle() as usize, need)?;
-        }
-        stream.busy();
-        let order = KernelOrder {
+        KernelOrder {
             device: program.device().clone(),
-            stream: stream.clone(),
+            stream: self.stream.clone(),
+            captured_on,
             function: program.function(),
             blocks: module.blocks,
             threads: module.threads,
             shared_bytes: module.shared_bytes,
-            block: self.block.clone(),
+            block,
             deadline: self.deadline,
-        };
+        }
+    }
+
+    /// Puts a launch on the stream for a stream, its own or another one that waits for it.
+    fn start_for(&mut self, user: usize) -> Result<(), CudaError> {
+        self.ready()?;
+        let stream = &self.stream;
+        stream.device().bind()?;
+        stream.own();
+        let capturing = stream.is_capturing()?;
+        let mut turn = None;
+        if capturing {
+            keep_captured(std::slice::from_ref(&self.kept), std::slice::from_ref(stream))?;
+        } else {
+            turn = stream.guests.launches(user)?;
+            if self.replaced.wants_mark() && !stream.has_pending() {
+                let mark = Event::untimed(stream.device())?;
+                mark.record_on(stream.handle())?;
+                self.replaced.mark(mark);
+            }
+            stream.catch_up()?;
+            stream.follow_thread()?;
+            turn.map_or(Ok(()), |turn| stream.after_event(turn))?;
+            self.in_flight = true;
+        }
+        self.claim()?;
+        stream.busy();
+        let order = self.order(self.block.clone(), None);
         match &self.kept.gang {
             Some(gang) if !capturing => {
                 gang.arrive(&self.kept.ends, order, &self.outcome);
-                self.outcome.check()
+                self.outcome.check()?;
             }
             _ => {
                 // Launches with legs may still be waiting to be put on the stream.
                 stream.ordered();
-                order.submit()
+                order.submit()?;
             }
         }
+        turn.map_or(Ok(()), |turn| turn.record(stream))
     }
 
     /// Waits for the launches and returns their result.
     pub fn sync(&mut self) -> Result<(), CudaError> {
         self.stream.sync()?;
-        self.in_flight = false;
+        self.ended();
         self.outcome.check()?;
         self.kept.reported()?;
         match self.kept.abort.get()? {
@@ -387,7 +507,7 @@ impl Drop for Launch {
         }
         if self.stream.sync().is_err() {
             // It is unknown if the kernels are done: leaking the memory is better than reusing it.
-            std::mem::forget(self.kept.clone());
+            std::mem::forget((self.kept.clone(), std::mem::take(&mut self.replaced)));
         }
     }
 }

@@ -18,9 +18,12 @@
 //! | `pinned.rs` | host memory that kernels reach |
 //! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
+//! | `foreign_stream.rs` | [`ForeignStream`]: streams of others, and their captures |
+//! | `busy.rs` | [`BusyWord`]: how launches find that they overlap |
 //! | `graph.rs` | [`Graph`]: recorded launches, to be replayed |
 //! | `program.rs` | [`Program`]: a kernel assembled and loaded |
 //! | `launch.rs` | [`Launch`]: a program with its arguments |
+//! | `replaced.rs` | arguments of launches in flight that were rebound |
 //! | `gang.rs` | ranks of one process that share a device start together |
 //! | `report.rs` | the reports of launches that gave up |
 //! | `residency.rs` | how many blocks run simultaneously |
@@ -31,26 +34,32 @@
 
 mod adopted;
 mod buffer;
+mod busy;
 mod device;
 mod error;
 mod event;
 mod foreign;
+mod foreign_stream;
 mod gang;
 mod graph;
 mod launch;
 mod mapped;
 mod pinned;
 mod program;
+mod replaced;
 mod report;
 mod residency;
 mod stall;
 mod stream;
 
 pub use buffer::Buffer;
+pub use busy::BusyWord;
 pub use device::Device;
 pub use error::{CudaError, Stopped, UnmetRequirement};
 pub use event::Event;
 pub use foreign::{Foreign, ForeignEntry, Grid};
+pub(crate) use foreign_stream::BesideCaptures;
+pub use foreign_stream::ForeignStream;
 pub use graph::Graph;
 pub use launch::{AbortWord, Launch, Seat, Settings};
 pub use program::Program;

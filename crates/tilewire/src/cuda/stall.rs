@@ -80,6 +80,9 @@ impl ObservedLaunch {
                 launch: self.name.get().cloned().unwrap_or_default(),
             }));
         }
+        if state == abi::OVERLAPPED {
+            return CudaError::Overlapped { launch: self.name.get().cloned().unwrap_or_default() };
+        }
         let bound = kernel.params.iter().nth(param as usize);
         // A wait for room in a queue counts entries, also where the posts are matched.
         let counts_entries = bound.is_some_and(|(_, param)| matches!(param, Param::Queue { .. }));

@@ -3,6 +3,7 @@
 use super::device::{Device, held};
 use super::error::{Called, CudaError};
 use super::event::Event;
+use super::foreign_stream::{ForeignStream, Guests, drop_let_go};
 use super::gang::GangLaunch;
 use super::graph::Graph;
 use super::launch::{CAPTURED, Captured, KernelOrder};
@@ -27,6 +28,8 @@ pub struct Stream {
     waits: AtomicU64,
     /// The last launch on a thread's own stream that this one follows.
     followed: AtomicU64,
+    /// The streams of others for which it launches, too.
+    pub(super) guests: Guests,
 }
 
 /// Held while streams enter a capture, and while a watching thread queries one: a query of a stream in a capture would
@@ -141,7 +144,8 @@ impl Stream {
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
         let (ahead, behind) = (AtomicBool::new(false), Mutex::default());
         let (owner, waits, followed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let stream = Stream { device: device.clone(), handle, ahead, behind, together, owner, waits, followed };
+        let (device, guests) = (device.clone(), Guests::default());
+        let stream = Stream { device, handle, ahead, behind, together, owner, waits, followed, guests };
         stream.own();
         Ok(Arc::new(stream))
     }
@@ -178,10 +182,13 @@ impl Stream {
     }
 
     /// True if all launches here have ended, including those in replays on other streams. Meaningful only while the
-    /// launching thread does not launch.
+    /// launching thread does not launch. False if others have a graph of them, which may run at any time.
     pub(crate) fn is_idle(&self) -> Result<bool, CudaError> {
+        if self.guests.may_be_replayed() {
+            return Ok(false);
+        }
         // In this order: pending launches move from that list to the stream.
-        if self.gang().is_some_and(|gang| gang.has_pending(self.handle as usize)) {
+        if self.has_pending() {
             return Ok(false);
         }
         self.device.bind()?;
@@ -194,6 +201,11 @@ impl Stream {
         let behind = held(&self.behind).clone();
         let over = behind.iter().map(|replayed| replayed.has_happened()).collect::<Result<Vec<_>, _>>()?;
         Ok(is_empty && over.into_iter().all(|is_over| is_over))
+    }
+
+    /// True if launches wait for other ranks before they start here.
+    pub(super) fn has_pending(&self) -> bool {
+        self.gang().is_some_and(|gang| gang.has_pending(self.handle as usize))
     }
 
     /// The number of the first launch that waits for other ranks before it starts here, and a missing rank.
@@ -219,6 +231,7 @@ impl Stream {
         let behind = held(&self.behind).clone();
         behind.iter().try_for_each(|replayed| replayed.wait())?;
         held(&self.behind).retain(|replayed| !replayed.has_happened().unwrap_or(false));
+        self.guests.turn().map_or(Ok(()), |turn| turn.wait())?;
         self.wait()
     }
 
@@ -248,6 +261,28 @@ impl Stream {
         }
     }
 
+    /// Makes later work on this stream wait for the current work on a stream of others.
+    pub(super) fn after_foreign(&self, other: &ForeignStream) -> Result<(), CudaError> {
+        let now = Event::untimed(&self.device)?;
+        now.record_on(other.handle())?;
+        self.ordered();
+        self.after_event(&now)
+    }
+
+    /// Makes later work on a stream of others wait for the current work on this one. Waits until that has started.
+    pub(super) fn before_foreign(&self, other: &ForeignStream) -> Result<(), CudaError> {
+        let now = Event::untimed(&self.device)?;
+        now.record(self)?;
+        let waits = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream live; the driver keeps a destroyed event until it has happened.
+        unsafe { result::stream::wait_event(other.handle(), now.handle(), waits) }.called("cuStreamWaitEvent")
+    }
+
+    /// True if this is a thread's own stream; see [`Stream::of_thread`].
+    pub(super) fn is_of_thread(&self) -> bool {
+        OWN.with_borrow(|own| own.iter().any(|own| std::ptr::eq(own.stream.as_ptr(), self)))
+    }
+
     /// A launch comes next: it runs after replays of graphs that contain launches of this stream.
     pub(super) fn catch_up(&self) -> Result<(), CudaError> {
         let behind = std::mem::take(&mut *held(&self.behind));
@@ -264,6 +299,9 @@ impl Stream {
         for part in parts {
             part.ordered();
             let other = !Arc::ptr_eq(part, self);
+            if let Some(turn) = part.guests.launches(part.handle as usize)? {
+                self.after_event(turn)?;
+            }
             if part.ahead.swap(false, Ordering::Relaxed) && other {
                 self.after(part)?;
             }
@@ -279,7 +317,7 @@ impl Stream {
         Ok(())
     }
 
-    fn after_event(&self, event: &Event) -> Result<(), CudaError> {
+    pub(super) fn after_event(&self, event: &Event) -> Result<(), CudaError> {
         self.device.bind()?;
         let waits = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: event and stream live.
@@ -424,5 +462,6 @@ impl Drop for Stream {
             _ = unsafe { result::stream::destroy(self.handle) };
         }
         held(&self.device.residency).release(self.handle as usize);
+        drop_let_go();
     }
 }

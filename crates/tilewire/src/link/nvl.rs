@@ -11,7 +11,8 @@ use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
 use super::{Machine, Transport};
 use crate::cuda::{
-    AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream, UnmetRequirement,
+    AbortWord, BesideCaptures, Buffer, BusyWord, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream,
+    UnmetRequirement,
 };
 use crate::tensor::{Between, Memory};
 use crate::transport::bootstrap::LocalBootstrap;
@@ -52,6 +53,10 @@ pub struct NvlOptions {
     /// Packet bytes of each sender at each receiver; half of them carry data. `Some(0)` means no packets. Default: 32
     /// MiB for up to 3 ranks, 4 MiB for 8 ranks.
     pub packet_bytes: Option<usize>,
+    /// Lets others capture launches of this rank, by [`run_on`](crate::collective::PreparedExchange::run_on) on a stream
+    /// that is being captured. Its kernels then look for launches that run at the same time, which costs about 1 µs each.
+    /// Each rank chooses for itself. Default: false.
+    pub foreign_captures: bool,
 }
 
 /// A block has 8 slots of 128 KiB, and packets for 8 messages of 64 KiB. Half of the packets are enough for up to 6
@@ -79,6 +84,7 @@ impl Default for NvlOptions {
             max_slots: None,
             copies: SIZES.copies,
             packet_bytes: None,
+            foreign_captures: false,
         }
     }
 }
@@ -86,7 +92,7 @@ impl Default for NvlOptions {
 impl NvlOptions {
     /// The sizes in a world of `world_size` ranks.
     pub fn geometry(&self, world_size: usize) -> Geometry {
-        let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes } = self;
+        let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes, .. } = self;
         let usual = SIZES.of_world(world_size);
         Geometry {
             per_peer_bytes: per_peer_bytes.unwrap_or(usual.per_peer_bytes),
@@ -96,6 +102,10 @@ impl NvlOptions {
             packet_bytes: packet_bytes.unwrap_or(usual.packet_bytes),
             ..usual
         }
+    }
+
+    fn busy_word(&self, device: &Arc<Device>) -> Result<Option<BusyWord>, CudaError> {
+        self.foreign_captures.then(|| BusyWord::new(device)).transpose()
     }
 }
 
@@ -189,7 +199,10 @@ impl NvlTransport {
         let serial = last(&said[0], 1);
         let devices: Vec<String> = said.iter().map(|of| last(of, 2)).collect();
         let ordinals: Vec<u32> = said.iter().map(|of| last(of, 3).parse().unwrap_or(0)).collect();
-        let made = Self::make(&world, device, &layout, &ordinals, &devices);
+        let made =
+            Self::make(&world, device, &layout, &ordinals, &devices).and_then(|(control, watch, segments, seat)| {
+                Ok((control, watch, segments, Seat { busy: options.busy_word(device)?, ..seat }))
+            });
         let (control, watch, segments, seat) = world.all_have("nvl", made, deadline)?;
         let sharers = |device: &String| devices.iter().filter(|of| *of == device).count();
         let machines = machines.into_iter().zip(&devices).map(|(of, device)| of.shared_by(sharers(device))).collect();
@@ -220,7 +233,7 @@ impl NvlTransport {
             Some(first) => Stream::together(device, first)?,
             None => Stream::new(device)?,
         };
-        let seat = Seat { stream, abort: AbortWord::new(device)?, sharers, launches: Launches::default() };
+        let seat = Seat { stream, abort: AbortWord::new(device)?, sharers, launches: Launches::default(), busy: None };
         Ok((control, watch, segments, seat))
     }
 
@@ -260,7 +273,7 @@ impl NvlTransport {
             let watch = Watch::start(&mut control, &world, "nvl")?;
             let stream = Stream::together(device, &together)?;
             let (abort, launches) = (AbortWord::new(device)?, Launches::default());
-            let seat = Seat { stream, abort, sharers: count as u32, launches };
+            let seat = Seat { stream, abort, sharers: count as u32, launches, busy: options.busy_word(device)? };
             let segments = buffers.iter().map(|buffer| Some(buffer.memory())).collect();
             let (ordinals, devices) = (vec![device.ordinal(); count], vec![device.uuid(); count]);
             let machines = vec![Machine::of_device(device, count); count];
@@ -616,6 +629,8 @@ impl Watcher {
         let (own, doorbell, seat) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.seat.clone());
         let stop = watcher.stop.clone();
         let run = move || {
+            // A capture of others forbids some calls to all threads, and would fail if one of them came from here.
+            let _calls = BesideCaptures::now();
             // Relaxed: the words themselves are all the information.
             let over = || own.get().is_some() || stop.load(Ordering::Relaxed);
             while !doorbell.sleep(over, StallWatch::PERIOD) {

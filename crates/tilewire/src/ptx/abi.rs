@@ -9,12 +9,25 @@
 //!       16   address of the abort word  a u64 that every wait polls; not 0 ends the launch
 //!       24   address of the report      10 u64, see below
 //!       32   deadline                   nanoseconds a wait may take; u64::MAX: no limit
-//!       40   the parameters of the kernel, in order:
+//!          busy      address of the busy word, and what a role copy adds to it (four u64; only with `Options::busy`)
+//!       40   the parameters of the kernel, in order (72 with `Options::busy`):
 //!              buffer, slots   one address per bank; then, if matched, one stamp per bank (see below)
 //!              scalar          its bits, zero-extended
 //!              queue           addresses of the ring's entries and tickets, its capacity, the target << 32; then, if
 //!                              matched, one stamp
 //! ```
+//!
+//! The **busy word** lies in device memory and is 0 while no launch of its transport runs. Every role copy of a launch
+//! adds [`BusyEntry::enters`] when it begins and [`BusyEntry::leaves`] when it ends, and the last one to end takes back
+//! what all have added. So the word is `n` entered role copies, below the copies that have ended, below the sum of their
+//! launches' tags:
+//!
+//! ```text
+//!   bit 0 … 15  entered      16 … 31  left      32 … 63  sum of the tags of the entered
+//! ```
+//!
+//! A role copy whose tag times `n` is not the sum runs beside another launch. This is exact for the first one that does:
+//! all that were there before have one other tag, and `n · (tag − other)` is not 0 modulo 2³².
 //!
 //! A **stamp** names the operation of the launch ([`matching`]): its number for slots, the operation's flag 0 for
 //! packets.
@@ -25,7 +38,8 @@
 //!
 //! ```text
 //!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access is out of bounds (if bounds are checked),
-//!               4 the awaited signal or packet came from another operation, 5 a requirement of the kernel is not met
+//!               4 the awaited signal or packet came from another operation, 5 a requirement of the kernel is not met,
+//!               6 another launch of the transport was running (8: what the busy word must be, 9: what it was)
 //!        1 role   2 block   3 copy   4 instruction (its number)
 //!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index, or ticket
 //!        8 expected, or the largest index allowed   9 seen, or 0
@@ -49,8 +63,14 @@ pub const ABORT: u32 = 16;
 pub const REPORT: u32 = 24;
 /// Nanoseconds that a wait may take.
 pub const DEADLINE: u32 = 32;
-/// Offset of the kernel's first parameter.
+/// Offset of the kernel's first parameter, unless launches look for each other.
 const PARAMS: u32 = 40;
+/// Address of the busy word, if launches look for each other.
+pub const BUSY: u32 = 40;
+/// The words of a [`BusyEntry`], after it.
+pub const BUSY_ENTRY: u32 = 48;
+/// Bytes of the address and the entry.
+const BUSY_BYTES: u32 = 32;
 
 /// The most bytes a launch passes.
 pub const MOST_BYTES: u32 = 32_764;
@@ -85,11 +105,46 @@ pub const OTHER_OPERATION: u64 = 4;
 /// Report state: a requirement of the kernel does not hold.
 pub const REQUIRED: u64 = 5;
 
+/// Report state: another launch of the transport was running.
+pub const OVERLAPPED: u64 = 6;
+
 /// Value that a wait that gives up writes to the abort word.
 pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;
 
 /// Value of the abort word when the host panics while a launch runs.
 pub const ABORTED_BY_PANIC: u64 = 1 << 62;
+
+/// What the role copies of a launch do to the busy word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BusyEntry {
+    tag: u16,
+    role_copies: u16,
+}
+
+impl BusyEntry {
+    /// The most role copies of a launch, over all its blocks.
+    pub const MOST_ROLE_COPIES: u64 = u16::MAX as u64;
+    /// What a role copy adds when it ends.
+    pub const LEAVES: u64 = 1 << 16;
+
+    /// For a launch with this tag, which differs from those of all launches that could run beside it, and this many role
+    /// copies in all blocks together.
+    pub fn new(tag: u16, role_copies: u16) -> Self {
+        BusyEntry { tag, role_copies }
+    }
+
+    /// What a role copy adds when it begins.
+    pub fn enters(self) -> u64 {
+        u64::from(self.tag) << 32 | 1
+    }
+
+    /// The words of the parameter block: what a role copy adds when it begins, the number of role copies that the last
+    /// one finds to have left, and what it then adds.
+    pub fn words(self) -> [u64; 3] {
+        let all = (self.enters() + Self::LEAVES).wrapping_mul(self.role_copies.into());
+        [self.enters(), u64::from(self.role_copies).saturating_sub(1), all.wrapping_neg()]
+    }
+}
 
 /// The offset of each parameter of a kernel in the parameter block.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,9 +156,10 @@ pub struct ParamBlock {
 }
 
 impl ParamBlock {
-    /// The layout for a kernel.
-    pub fn new(kernel: &Kernel) -> Self {
-        let (mut offsets, mut stamps, mut bytes) = (Vec::new(), Vec::new(), u64::from(PARAMS));
+    /// The layout for a kernel, whose launches look for each other if `busy`.
+    pub fn new(kernel: &Kernel, busy: bool) -> Self {
+        let first = PARAMS + if busy { BUSY_BYTES } else { 0 };
+        let (mut offsets, mut stamps, mut bytes) = (Vec::new(), Vec::new(), u64::from(first));
         let offset = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         for (id, param) in kernel.params.iter() {
             offsets.push(offset(bytes));

@@ -22,6 +22,7 @@
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
 //! | `post.rs` | descriptors for a network proxy |
 //! | `wire.rs` | signals, waits, packets; giving up |
+//! | `busy.rs` | launches that find each other running |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
 //! | `moving.rs` | addresses that advance by a constant from turn to turn of a loop |
 //! | `ahead.rs` | long bodies whose loads run ahead through shared memory |
@@ -47,6 +48,7 @@ pub mod abi;
 mod ahead;
 mod batch;
 mod bulk;
+mod busy;
 mod convert;
 mod each;
 mod error;
@@ -87,12 +89,15 @@ pub struct Options {
     /// speed. An access out of bounds is skipped and reported, and ends the launch. Banks, slots and bulk copies are
     /// not checked.
     pub bounds: bool,
+    /// Lets the launches of a transport find out that two of them run at the same time, by a word in device memory; see
+    /// [`abi`]. Both then end. For transports whose launches others capture.
+    pub busy: bool,
 }
 
 impl Options {
     /// The default options for a target.
     pub const fn new(target: Target) -> Self {
-        Options { target, unroll: 0, bounds: false }
+        Options { target, unroll: 0, bounds: false, busy: false }
     }
 }
 
@@ -135,7 +140,7 @@ pub fn emit(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
 
 fn emit_with(kernel: &Kernel, options: Options, may_use_shared: bool) -> Result<Module, PtxError> {
     let target = options.target;
-    let params = ParamBlock::new(kernel);
+    let params = ParamBlock::new(kernel, options.busy);
     if params.bytes() > u64::from(abi::MOST_BYTES) {
         return Err(PtxError::TooManyBanks { bytes: params.bytes(), most: abi::MOST_BYTES });
     }

@@ -233,12 +233,17 @@ impl<'k> RoleCode<'k> {
         if self.options.target.has_bulk() && ways != [false; 2] {
             self.begin_bulk(ways, self.mbarriers);
         }
-        if self.waits(body) {
+        if self.options.busy {
+            self.take_place();
+        } else if self.waits(body) {
             self.enter();
         }
         self.region(body)?;
         self.t.at(self.exit);
         self.end_bulk();
+        if self.options.busy {
+            self.leave_place();
+        }
         self.t.line("exit;");
         Ok(())
     }

@@ -24,12 +24,12 @@ use std::fmt::Display;
 /// The object of a wait, as the report names it.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited {
-    inst: Reg,
-    param: Reg,
-    bank: Reg,
-    index: Reg,
-    expected: Reg,
-    seen: Reg,
+    pub inst: Reg,
+    pub param: Reg,
+    pub bank: Reg,
+    pub index: Reg,
+    pub expected: Reg,
+    pub seen: Reg,
 }
 
 /// How a long wait makes itself known: see [`abi`].
@@ -482,7 +482,7 @@ impl RoleCode<'_> {
     }
 
     /// Fills the report unless it is taken, and sets the abort word unless it is set.
-    fn report(&mut self, what: Awaited, state: &dyn Display) {
+    pub fn report(&mut self, what: Awaited, state: &dyn Display) {
         let (report, taken) = (self.fixed.report, self.t.label());
         let before = self.t.d("atom.relaxed.sys.global.cas.b64", &[&format_args!("[{report}]"), &0, &1]);
         let other = self.t.p("setp.ne.u64", &[&before, &0]);

@@ -294,7 +294,8 @@ impl<T: Element> Tensor<T> {
         Ok(unsafe { Tensor::foreign(at, &shape, &strides, Arc::new(owned)) }?)
     }
 
-    /// Makes a capsule of this tensor, for a consumer in this process. The capsule keeps the memory alive until the
+    /// Makes a capsule of this tensor, for a consumer in this process. Pinned memory of the host is named as such
+    /// (`kDLCUDAHost`), with the first device that reaches it. The capsule keeps the memory alive until the
     /// consumer calls the deleter. Dropping the box instead leaks the memory.
     ///
     /// # Safety
@@ -337,9 +338,11 @@ impl Exported {
             return Err(DlpackError::Lent);
         }
         let [shape, strides] = [[rows, cols], [stride, 1]].map(|pair| pair.map(|number| number as i64));
-        let device = match memory.reachable_from().device_only() {
-            Some(device) => DLDevice { device_type: CUDA, device_id: device as i32 },
-            None => DLDevice { device_type: HOST, device_id: 0 },
+        let reach = memory.reachable_from();
+        let device = match (reach.host, reach.devices.first()) {
+            (_, None) => DLDevice { device_type: HOST, device_id: 0 },
+            (true, Some(&device)) => DLDevice { device_type: CUDA_HOST, device_id: device as i32 },
+            (false, Some(&device)) => DLDevice { device_type: CUDA, device_id: device as i32 },
         };
         let (data, first) = (memory.start().as_ptr().cast(), usize::from(rows == 1));
         let kept = Box::into_raw(Box::new(Exported { _memory: memory, shape, strides }));
@@ -416,6 +419,17 @@ mod tests {
         assert!(reach.host && reach.is_device(2) && !reach.is_device(0) && back.memory().is_shared());
         back.set(3, 99.0);
         assert_eq!((x.to_vec(), back.shape()), (vec![1.0, 2.0, 5.0, 99.0, 9.0, 10.0], [3, 2]));
+        // It goes out as what it came in as: its consumer may pass it to a kernel.
+        let pinned = DLDevice { device_type: CUDA_HOST, device_id: 2 };
+        // SAFETY: as above.
+        let again = unsafe {
+            let plain = back.to_dlpack_unversioned().unwrap();
+            let versioned = back.to_dlpack().unwrap();
+            assert_eq!([plain.dl_tensor.device, versioned.dl_tensor.device], [pinned; 2]);
+            drop(Tensor::<f32>::from_dlpack_unversioned(given(plain), None).unwrap());
+            Tensor::<f32>::from_dlpack(given(versioned), None).unwrap()
+        };
+        assert_eq!(again.memory().reachable_from(), back.memory().reachable_from());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tilewire::cuda::{CudaError, Device};
 use tilewire::link::{NvlOptions, NvlTransport, Window};
 use tilewire::tensor::{Axis, Foreign};
 use tilewire::transport::World;
-use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, map};
+use tilewire::{Primitive, Rank, RunError, Tensor, all_gather, all_reduce, all_to_all, map, recv, send};
 
 fn device() -> Option<Arc<Device>> {
     match Device::open(0) {
@@ -162,6 +162,34 @@ fn a_rebind_on_a_gpu_patches_parameters_and_graphs_keep_theirs() {
         Ok(link.close()?)
     });
     result.unwrap();
+}
+
+/// One thread plays both ranks, so a rebind that waited for the launch in flight would wait for a launch that this thread
+/// has yet to make.
+#[test]
+fn a_rebind_beside_a_launch_in_flight_waits_for_nothing_and_changes_nothing_of_it() {
+    let Some(device) = device() else { return };
+    let ranks = NvlTransport::virtual_ranks(&device, 2, NvlOptions::default()).unwrap();
+    let (len, rounds) = (1 << 16, 300);
+    let into = device.zeros::<f32>(len).unwrap();
+    let numbered = |k: usize| device.tensor(&vec![k as f32; len]).unwrap();
+    let first = numbered(0);
+    let mut give = send(&ranks[0], &first, Rank::new(1)).build().unwrap();
+    let mut take = recv(&ranks[1], &into, Rank::new(0)).build().unwrap();
+    // More than are kept without a wait: the launches that they belong to have been made by then.
+    for k in 0..rounds {
+        give.run().unwrap();
+        // Its owner has nothing left of the tensor that the launch sends.
+        let next = numbered(k + 1);
+        give.rebind(&next, &next).unwrap();
+        take.run().unwrap();
+        if k % 37 == 0 {
+            assert_eq!((into.get(0), into.get(len - 1)), (k as f32, k as f32));
+        }
+    }
+    give.sync().unwrap();
+    take.sync().unwrap();
+    assert_eq!(into.get(5), (rounds - 1) as f32);
 }
 
 #[test]

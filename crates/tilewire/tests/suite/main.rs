@@ -8,6 +8,8 @@ mod checker;
 mod cuda_engine;
 #[cfg(feature = "cuda")]
 mod cuda_rectangles;
+#[cfg(feature = "cuda")]
+mod cuda_streams;
 mod engine_differential;
 mod engine_forms;
 mod engine_launch;
@@ -18,6 +20,7 @@ mod hook_language;
 mod hook_library;
 mod hook_misuse;
 mod layering;
+mod links;
 mod malformed;
 mod mesh_grids;
 #[cfg(feature = "dlpack")]
@@ -25,6 +28,7 @@ mod numpy;
 mod prose;
 mod ptx_ahead;
 mod ptx_assembly;
+mod ptx_busy;
 mod ptx_differential;
 mod ptx_held;
 mod ptx_posts;
