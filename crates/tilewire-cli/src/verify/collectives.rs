@@ -135,6 +135,7 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
                 max_slots: OPTIONS.max_slots,
                 packet_bytes: OPTIONS.packet_bytes,
                 copies: asked.copies,
+                ..NvlOptions::default()
             };
             match mesh {
                 Some(mesh) => mesh.rendezvous_on(world, device, options)?,
