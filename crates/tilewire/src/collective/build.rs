@@ -21,10 +21,23 @@ use crate::vm::StorePolicy;
 impl<'l> Request<'_, 'l> {
     pub(super) fn plan(&self) -> Result<Itinerary, RunError> {
         match self.operation {
-            Operation::Map => map_kernel::plan(self),
+            Operation::Map => self.in_whole_groups(map_kernel::plan(self)?),
             Operation::Exchange(pattern) => exchange_plan::plan(self, pattern),
             Operation::Reduction(kind, op) => reduction_plan::plan(self, (kind, op)),
         }
+    }
+
+    /// A map whose blocks do not split groups of neighbours. How large groups are is known once the hooks are traced.
+    fn in_whole_groups(&self, plan: Itinerary) -> Result<Itinerary, RunError> {
+        let Work::Map { blocks, share } = plan.work else { return Ok(plan) };
+        if blocks <= 1 || self.hooks.output_shape.is_some() || !plan.faults.is_empty() {
+            return Ok(plan);
+        }
+        let len = plan.out.len();
+        let whole =
+            groups(&self.trace(&plan)?).into_iter().fold(1, |whole, group| map_kernel::common(whole, group, len));
+        let share = share.next_multiple_of(whole).min(len);
+        Ok(Itinerary { work: Work::Map { blocks: len.div_ceil(share), share }, ..plan })
     }
 
     pub(super) fn build(self) -> Result<PreparedExchange<'l>, RunError> {
@@ -99,8 +112,7 @@ impl<'l> Request<'_, 'l> {
 
     /// Neither tiles nor shards may split groups of neighbours.
     fn check_groups(&self, plan: &Itinerary, traced: &Traced) -> Result<(), TransferError> {
-        let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
-        let groups: Vec<usize> = traced.kernel.insts.values().filter_map(|inst| group(&inst.op)).collect();
+        let groups = groups(traced);
         let is_torn = |tiling: &Tiling, group: usize| {
             let tile = tiling.tile_cols();
             tiling.tiles() > 1 && tile < tiling.cols() && !tile.is_multiple_of(group)
@@ -125,4 +137,10 @@ impl<'l> Request<'_, 'l> {
             None => Ok(()),
         }
     }
+}
+
+/// The sizes of the groups of neighbours that the hooks of a kernel combine.
+fn groups(traced: &Traced) -> Vec<usize> {
+    let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
+    traced.kernel.insts.values().filter_map(|inst| group(&inst.op)).collect()
 }

@@ -10,7 +10,7 @@ use crate::cuda::Device;
 use crate::hook::{Block, MisuseKind};
 use crate::link::Machine;
 
-/// Minimum number of elements per GPU block. Shares are multiples of it, so blocks do not split groups of neighbours.
+/// Minimum number of elements per GPU block. Shares are multiples of it, so that blocks begin on whole vectors.
 const GPU_SHARE: usize = 4096;
 /// Default number of blocks per GPU multiprocessor, and of warps per block.
 const GPU_BLOCKS: usize = 4;
@@ -56,4 +56,59 @@ pub(super) fn role(plan: &Itinerary, (blocks, share): (usize, usize), hooks: &Ho
     k.blocks(u32::try_from(blocks).unwrap_or(u32::MAX));
     let (chunks, share) = (hooks.chunks(k, &plan.inp, &plan.out), (blocks > 1).then_some(share));
     k.role("main", plan.warps.both().unwrap_or(WARPS)).run(|r| hooks.pass(r, chunks, share));
+}
+
+/// The least common multiple of two sizes, or `most` if that is less.
+pub(super) fn common(a: usize, b: usize, most: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x.max(1)).checked_mul(b).map_or(most, |common| common.min(most)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::map;
+    use crate::{Tensor, hooks};
+
+    #[test]
+    fn sizes_have_a_common_multiple_up_to_a_limit() {
+        let cases = [((1, 120), 120), ((120, 16), 240), ((7, 11), 77), ((1 << 40, (1 << 40) - 1), 1000), ((1, 0), 1)];
+        for ((a, b), must) in cases {
+            assert_eq!(common(a, b, 1000), must, "{a}, {b}");
+        }
+    }
+
+    /// Shares of blocks that were not whole groups gave sums of parts of groups.
+    #[test]
+    fn blocks_of_a_map_do_not_split_groups() {
+        const LEN: usize = 257 * 120;
+        let inp = Tensor::from_slice(&(0..LEN).map(|i| ((i * 37) % 1013) as f32 - 500.0).collect::<Vec<_>>());
+        let weight = Tensor::from_slice(&[1.5f32; 120]);
+        let of = |blocks: usize| {
+            let out = Tensor::<f32>::zeros(LEN);
+            map(&out, &inp).blocks(blocks).produce(hooks::rms_norm(&weight, 1e-5)).run().unwrap();
+            out.to_vec()
+        };
+        let must = of(1);
+        for blocks in [2, 3, 7, 8, 64, 257, 300] {
+            assert!(of(blocks) == must, "{blocks} blocks");
+        }
+        // Two sizes at once, and groups as long as the tensor.
+        let two = |blocks: usize, size: u32| {
+            let out = Tensor::<f32>::zeros(LEN);
+            let call = map(&out, &inp).blocks(blocks);
+            let call = call.produce(move |c| {
+                let x = c.input.load(c.pos());
+                x.group_max(16) + x.group_max(size)
+            });
+            call.run().unwrap();
+            out.to_vec()
+        };
+        for size in [24, 120, LEN as u32, u32::MAX] {
+            assert!(two(5, size) == two(1, size), "groups of {size}");
+        }
+    }
 }
