@@ -8,15 +8,15 @@
 //!
 //! | model | shows |
 //! |---|---|
-//! | `ring` | two producers, one consumer, a ring of one entry: every entry is whole, arrives once, and comes after the bytes it names |
+//! | `ring` | two producers, a ring of one entry: each entry is whole, arrives once, and after the bytes it names |
 //! | `laps` | the same with three entries in rings of one and two: an entry is written again only after it was read |
-//! | `empty` | a ring with room takes an entry; one that says it is not empty gives an entry, one that is empty gives none |
-//! | `launch` | two launches of a job with a helper: every instance runs once, and the launcher sees everything that the helper wrote |
+//! | `empty` | a ring with room takes an entry; a ring gives an entry exactly if it says that it is not empty |
+//! | `launch` | two launches with a helper: every instance runs once, and the launcher sees what the helper wrote |
 //! | `stalled` | the host hears that all instances wait only when all do |
 //! | `doorbell` | a sleeper and a signaller with a full fence: no wake-up is lost, and no sleeper stays counted |
-//! | `sleepers` | two sleepers, each with its own signal: one that wakes late does not remove the other from the count |
+//! | `sleepers` | two sleepers, each with its signal: one that wakes late does not remove the other from the count |
 //! | `without_fence` | without the fence a wake-up can be lost, which is why naps are bounded |
-//! | `hand_over`, `hand_over_again` | a waiting thread that sleeps hands its posts to the proxy's thread: it is woken, every time |
+//! | `hand_over`, `hand_over_again` | a thread that falls asleep hands its posts over: the proxy's thread wakes |
 //! | `ended` | the proxy's thread learns that it must end |
 //! | `two_steppers`, `three_steppers` | a waiting thread and others drive one proxy: an arrival is taken once, and the waiting thread is woken even if it found another thread inside |
 //! | `gang` | two ranks that need each other: both start, once, and none stays in `flush` |

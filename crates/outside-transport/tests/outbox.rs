@@ -1,4 +1,5 @@
-//! A transport from outside the library: under its collectives, and beside its own transport in one kernel.
+//! A transport from outside the library: under the library's collectives, and beside the library's own transport in one
+//! kernel.
 
 use outside_transport::{OutboxTransport, Outboxes};
 use std::time::Duration;
@@ -41,7 +42,7 @@ fn collectives_run_over_it_with_hooks_and_by_every_protocol_it_carries() {
         Knobs { primitive: Some(Primitive::Bulk), slot_bytes: Some(64), depth: Some(4), ..Knobs::default() },
     ];
     ranks(3, |world, link| {
-        let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
+        let (me, to, from) = (world.rank(), world.next(), world.previous());
         for config in ways {
             let len = if config.primitive.is_some() { 16 } else { 1000 };
             let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
@@ -61,7 +62,7 @@ fn collectives_run_over_it_with_hooks_and_by_every_protocol_it_carries() {
 #[test]
 fn what_is_put_waits_in_the_outbox() {
     ranks(2, |world, link| {
-        let (me, peer) = (world.rank(), world.rank().after(1, 2));
+        let (me, peer) = (world.rank(), world.next());
         let x = Tensor::<f32>::zeros(100);
         let staged = Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(1024), ..Knobs::default() };
         fill(&x, Rank::new(0), 0);
@@ -81,12 +82,12 @@ fn what_is_put_waits_in_the_outbox() {
 
 #[test]
 fn slots_fill_the_staging_to_its_last_byte() {
-    // Two blocks of four slots of 56 elements: what is delivered of the last must not go beyond.
+    // Two blocks of four slots of 56 elements. The delivery of the last slot must not reach beyond it.
     let outboxes = Outboxes::new(2, 1792).unwrap();
     let staged = Knobs { blocks: Some(2), slot_bytes: Some(224), depth: Some(4), ..Knobs::default() };
     let shift = |world: World| -> Result<(), RankError> {
         let link = outboxes.join(&world, Duration::from_secs(20));
-        let peer = world.rank().after(1, 2);
+        let peer = world.next();
         let (inp, out) = (Tensor::<f32>::zeros(1000), Tensor::<f32>::zeros(1000));
         fill(&inp, world.rank(), 0);
         sendrecv(&link, &out, &inp, peer, peer).config(staged).run()?;
@@ -99,7 +100,7 @@ fn slots_fill_the_staging_to_its_last_byte() {
 #[test]
 fn the_two_sides_are_compared() {
     let errors = ranks(2, |world, link| {
-        let peer = world.rank().after(1, 2);
+        let peer = world.next();
         let (inp, out) = (Tensor::<f32>::zeros(10), Tensor::<f32>::zeros(10 + world.rank().index()));
         Ok(sendrecv(link, &out, &inp, peer, peer).run().unwrap_err())
     });
@@ -132,10 +133,10 @@ fn over_two<'l>(
 fn one_kernel_sends_over_one_transport_and_receives_over_another() {
     ranks(2, |world, outside| {
         let shm = ShmTransport::rendezvous(world, ShmOptions::default())?;
-        let (me, peer) = (world.rank(), world.rank().after(1, 2));
+        let (me, peer) = (world.rank(), world.next());
         let (inp, out) = (Tensor::<f32>::zeros(3000), Tensor::<f32>::zeros(3000));
         let deadline = Duration::from_secs(20);
-        // What rank 0 sends goes through shared memory, what rank 1 sends through its outbox.
+        // Rank 0 sends through shared memory, and rank 1 through its outbox.
         let mut swap = match me.index() {
             0 => over_two((&shm, outside), (&out, &inp), peer, deadline)?,
             _ => over_two((outside, &shm), (&out, &inp), peer, deadline)?,
@@ -158,7 +159,7 @@ fn one_kernel_sends_over_one_transport_and_receives_over_another() {
 fn a_launch_over_two_transports_that_fails_breaks_both() {
     ranks(2, |world, outside| {
         let shm = ShmTransport::rendezvous(world, ShmOptions::default())?;
-        let peer = world.rank().after(1, 2);
+        let peer = world.next();
         let (inp, out) = (Tensor::<f32>::zeros(300), Tensor::<f32>::zeros(300));
         if world.rank().index() == 0 {
             let mut swap = over_two((&shm, outside), (&out, &inp), peer, Duration::from_millis(100))?;
@@ -194,7 +195,7 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
 }
 
 #[test]
-fn every_collective_runs_over_any_transport() {
+fn every_collective_and_transfer_runs_over_any_transport_and_into_its_windows() {
     const RANKS: usize = 3;
     let outboxes = Outboxes::new(RANKS, 16 << 10).unwrap();
     let run = |world: World| -> Result<(), RankError> {
@@ -205,7 +206,7 @@ fn every_collective_runs_over_any_transport() {
         for link in links {
             let me = world.rank().index();
             let root = Rank::new(1);
-            // Chunk c of the input of rank r is full of 10 r + c.
+            // Every element of chunk c of the input of rank r is 10 r + c.
             for chunk in [5, 700] {
                 let chunks = |of: &dyn Fn(usize) -> f32| -> Vec<f32> {
                     (0..RANKS).flat_map(|c| std::iter::repeat_n(of(c), chunk)).collect()
@@ -231,6 +232,30 @@ fn every_collective_runs_over_any_transport() {
                 same(&long, chunks(&|c| if me == root.index() { own(c, 0) } else { -1.0 }));
                 broadcast(&link, &one, &one, root).run()?;
                 same(&one, vec![own(root.index(), 0); chunk]);
+
+                // Between pairs: round the ring, and from rank 0 to rank 1 alone.
+                let (next, previous) = (world.next(), world.previous());
+                let mine = link.tensor(&vec![own(me, 7); chunk])?;
+                sendrecv(&link, &short, &mine, next, previous).produce(|c| -c.input.load(c.pos())).run()?;
+                same(&short, vec![-own(previous.index(), 7); chunk]);
+                match me {
+                    0 => send(&link, &mine, Rank::new(1)).run()?,
+                    1 => {
+                        recv(&link, &short, Rank::new(0)).consume(|c, x| c.output.store(c.pos(), x + 0.5)).run()?;
+                        same(&short, vec![own(0, 7) + 0.5; chunk]);
+                    }
+                    _ => {}
+                }
+
+                // In one hop, into a window that this transport made.
+                let window = Window::<f32>::allocate(&link, RANKS * chunk)?;
+                let direct = all_to_all(&link, window.tensor(), &whole).window(&window);
+                assert!(direct.explain()?.contains("direct"), "{}", direct.explain()?);
+                direct.run()?;
+                same(window.tensor(), chunks(&|c| own(c, me)));
+                let shift = sendrecv(&link, window.tensor(), &whole, next, previous).window(&window);
+                shift.produce(|c| c.input.load(c.pos()) * 2.0).run()?;
+                same(window.tensor(), chunks(&|c| 2.0 * own(previous.index(), c)));
             }
             barrier(&link).run()?;
             link.close()?;
@@ -244,7 +269,7 @@ fn every_collective_runs_over_any_transport() {
 fn it_writes_straight_into_windows_of_its_own() {
     ranks(3, |world, link| {
         let (me, chunk) = (world.rank().index(), 500);
-        // The lengths of windows may differ, and what does not fit is refused by its rank's number.
+        // The lengths of windows may differ. The error about one that is too short names its rank.
         let short = Window::<f32>::allocate(link, if me == 2 { 1 } else { 3 * chunk })?;
         let inp = Tensor::from_fn(3 * chunk, |i| (1000 * me + i) as f32);
         if me == 0 {

@@ -7,10 +7,10 @@
 //! | [`copy_temporal`], [`copy_non_temporal`] | copy | 8 vectors in flight |
 //! | [`scale_f32`], `_non_temporal` | `dst = src · s` | 8 vectors in flight |
 //! | [`accumulate_bf16`] | `dst: f32 += src: bf16` | widen by a shift, 4 vectors in flight |
-//! | [`quantise_f8e4m3`], `_non_temporal` | fp8 with one f32 scale per 128 elements | maximum as integers, rounding by one float addition |
+//! | [`quantise_f8e4m3`], `_non_temporal` | fp8, an f32 scale per 128 | maximum as integers, rounding by one addition |
 //! | [`gather_i32`], `_vector` | `dst[k] = src[idx[k]]` | scalar loads; `vpgatherdd` |
-//! | [`transpose_f32`], `_non_temporal` | `dst[r][c] = src[c][r]` | 8 × 8 in registers, blocks of 64 rows, whole lines of the result |
-//! | [`transpose_f32_down`], `_non_temporal` | the same | bands of 32 columns (streamed: 256), whose rows are read from end to end |
+//! | [`transpose_f32`], `_non_temporal` | `dst[r][c] = src[c][r]` | 8 × 8 in registers, 64 rows, whole lines |
+//! | [`transpose_f32_down`], `_non_temporal` | the same | down bands of 32 columns (streamed: 256) |
 //!
 //! Every function detects AVX2 (with FMA and F16C) at run time and has a plain loop for other processors, which is also
 //! what the tests compare with. A non-temporal variant exists where it wins at some size; the limit is the best of the

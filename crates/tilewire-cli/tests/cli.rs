@@ -18,7 +18,7 @@ fn run(line: &str) -> (i32, String, String) {
     (status.code().expect("no signal ended it"), text(stdout), text(stderr))
 }
 
-/// Stdout of a line that succeeds and complains about nothing.
+/// The output of a command that succeeds and prints no error.
 #[track_caller]
 fn succeeds(line: &str) -> String {
     let (code, out, err) = run(line);
@@ -26,7 +26,8 @@ fn succeeds(line: &str) -> String {
     out
 }
 
-/// A line is refused with status 2 and a message that has all these words; nothing goes to stdout.
+/// Asserts that a command is refused with status 2 and a message that has all these words, and that nothing goes to
+/// stdout.
 #[track_caller]
 fn refuses(line: &str, words: &[&str]) {
     let (code, out, err) = run(line);
@@ -74,12 +75,12 @@ fn what_is_not_understood_is_a_usage_error() {
 
 #[test]
 fn checks_hold_and_mutations_are_caught() {
-    has(&succeeds("check all --ranks 2 --blocks 1"), &["sendrecv staged: clean, decided", "sendrecv direct: clean"]);
     let all = tilewire_testkit::shipped::shipped(2, 1).len() + tilewire_testkit::shipped::posted(2, 1).len();
     let summary = format!("schedules checked: {all}, decided: {all}, not clean: 0");
-    has(&succeeds("check all --ranks 2 --blocks 1"), &[&summary]);
-    // More ranks than a block of 2 KiB has slots for in a ring; only what is asked for is built.
-    has(&succeeds("check barrier --ranks 20"), &["20 ranks", "schedules checked: 1, decided: 1"]);
+    let shown = succeeds("check all --ranks 2 --blocks 1");
+    has(&shown, &["sendrecv staged: clean, decided", "sendrecv direct: clean", &summary]);
+    // More ranks than a block of 2 KiB has slots for in a ring. Only the named schedule is built.
+    has(&succeeds("check barrier --ranks 20"), &["20 ranks", "schedules checked: 3, decided: 3"]);
     let out = succeeds("check sendrecv --mutate drop-credit-wait --blocks 1");
     has(&out, &["drop-credit-wait at", "staged.rs", "race"]);
     let json = succeeds("check sendrecv --blocks 1 --json -");
@@ -124,7 +125,7 @@ fn every_kernel_is_emitted() {
 fn engines_are_verified() {
     let shown = succeeds("verify --programs 20 --quick --ranks 1,3");
     has(&shown, &["cpu, random programs", "differ", "all_to_all", "all_reduce", "scatter"]);
-    // With a GPU it holds, without one it says so.
+    // With a GPU it succeeds. Without one, it says so.
     match run("verify --engine cuda --programs 2 --ranks 1") {
         (0, out, _) => has(&out, &["cuda, random programs", "virtual ranks"]),
         (code, _, err) => {
@@ -141,7 +142,7 @@ fn an_unknown_kernel_is_answered_with_those_there_are() {
     refuses("emit --ir", &[&["name a kernel"], &names[..]].concat());
 }
 
-/// Not only as long as figures are short: `table.rs` has tests of the rows there are.
+/// The figures are not always short; `table.rs` has tests of real rows.
 #[test]
 fn what_is_printed_fits_a_hundred_columns() {
     for line in [
@@ -219,8 +220,8 @@ fn the_json_report_has_the_documented_fields() {
     }
 }
 
-/// Two processes, so this is also a test of how the program starts its own second rank. On a busy machine no sample may
-/// be good enough to be kept, so no figure is asked for.
+/// Two processes, so this also tests how the program starts its second rank. On a busy machine, all samples may be
+/// rejected, so no figure is required.
 #[test]
 fn a_quick_bench_of_two_processes_reports_every_case() {
     let table = succeeds("bench sendrecv --quick --world processes --sizes 4KiB");
@@ -247,7 +248,7 @@ fn without_words_there_is_a_demonstration() {
     );
 }
 
-/// A reader that leaves early (`| head -1`) is no error and no panic.
+/// A reader that stops early (`| head -1`) causes no error and no panic.
 #[test]
 fn a_closed_pipe_ends_it_quietly() {
     for line in ["emit quantise --ir", "--help", "", "bench kernels --sizes 64 --cases copy"] {
@@ -295,7 +296,7 @@ fn output_for_which_there_is_no_room_is_a_failure_of_every_command() {
     ] {
         fails(tilewire(line).stdout(full()), line);
     }
-    // A file is named.
+    // The error names the file.
     for line in [
         "bench kernels --sizes 64 --cases copy --quick --json /dev/full",
         "bench kernels --sizes 64 --cases copy --quick --csv /dev/full",
@@ -320,7 +321,7 @@ fn an_argument_that_is_not_text_is_a_usage_error_that_names_it() {
     }
 }
 
-/// What a collective launches, for every collective and both texts; a hook's own op is in it.
+/// The launched text of every collective in both forms. It contains the op of a hook.
 #[test]
 fn what_collectives_launch_is_emitted() {
     for collective in ["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "scatter", "sendrecv"] {
@@ -335,7 +336,7 @@ fn what_collectives_launch_is_emitted() {
     has(&succeeds("emit all_to_all --ir --transport mesh --domains 0|1"), &["posts: queue"]);
     refuses("emit all_to_all --ir --transport nvl --engine cpu", &["--engine cpu", "--transport nvl"]);
     refuses("emit all_to_all --bytecode --transport nvl", &["--bytecode", "--ptx"]);
-    // With a GPU it is what that runs, without one it says so.
+    // With a GPU it is the launched text. Without one, it says so.
     match run("emit all_to_all --ptx --bytes 4KiB --transport nvl") {
         (0, out, _) => has(&out, &[".visible .entry"]),
         (code, _, err) => {

@@ -1,5 +1,5 @@
-//! `tilewire launch --hosts`, with a stand-in for `ssh` in the path: it runs the command here, or in a network
-//! namespace of the host's name. It shows every argument that it gets, so that the tests can look for secrets there.
+//! `tilewire launch --hosts` with a substitute for `ssh` in the path. It runs the command here, or in a network
+//! namespace with the host's name. It records every argument, so that the tests can look for secrets there.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tilewire_testkit::skip::skip;
 
-/// A folder with the stand-in, removed at the end.
+/// A folder with the substitute, removed at the end.
 struct Fake {
     folder: PathBuf,
 }
@@ -47,7 +47,7 @@ impl Drop for Fake {
     }
 }
 
-/// Status, output and complaints of a command.
+/// The status, output and errors of a command.
 fn run(mut command: Command) -> (i32, String, String) {
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -115,7 +115,7 @@ struct Namespaces {
     addresses: [&'static str; 2],
 }
 
-/// The number of the next pair: tests of this program run side by side.
+/// The number of the next pair, because tests of this program run side by side.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Namespaces {
@@ -140,7 +140,7 @@ impl Namespaces {
         let [a, b] = &self.names;
         ip(&format!("-n {a} link add {interface} type veth peer name {interface} netns {b}"))?;
         for (name, address) in self.names.iter().zip(addresses) {
-            // No waiting for duplicates of an IPv6 address.
+            // Does not wait for duplicates of an IPv6 address.
             let rest = if address.contains(':') { "/64 nodad" } else { "/24" };
             let (prefix, nodad) = rest.split_once(' ').unwrap_or((rest, ""));
             ip(format!("-n {name} addr add {address}{prefix} dev {interface} {nodad}").trim_end())?;
@@ -149,7 +149,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// The launcher runs on the first host, and starts four ranks of the program on both.
+    /// The launcher runs on the first host and starts four ranks of the program on both hosts.
     fn launch(&self, program: &[&str], env: &[(&str, String)]) -> (i32, String, String) {
         let ([a, b], addresses) = (&self.names, self.addresses);
         let enter =
@@ -195,8 +195,8 @@ fn hosts_are_reached_over_ipv6_alone() {
     assert!((0..4).all(|rank| out.contains(&format!("[{rank}] {rank} at [fd79::1]:"))), "{out}");
 }
 
-/// Two ranks on each host run a collective over the network. Every byte is right, and no option says where the
-/// network is.
+/// Two ranks on each host run a collective over the network. Every byte is right, and no option says where the network
+/// is.
 fn reduces_over(hosts: &Namespaces, interface: &str) {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     let library = [("TILEWIRE_LIBFABRIC", library.display().to_string())];
@@ -214,7 +214,7 @@ fn a_collective_runs_on_two_hosts() {
     reduces_over(&hosts, "tw0");
 }
 
-/// Every interface also has an IPv6 address of its link alone, which is not usable in its first second.
+/// Every interface also has an IPv6 address for its link only. That address cannot be used in its first second.
 #[test]
 fn a_collective_runs_on_two_hosts_over_ipv6_alone() {
     let Some(hosts) = Namespaces::new(["fd80::1", "fd80::2"]) else { return };

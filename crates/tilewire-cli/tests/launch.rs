@@ -1,4 +1,4 @@
-//! `tilewire launch` as its users meet it: real processes, their output, their ends.
+//! `tilewire launch` as users meet it: real processes, their output, and how they end.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tilewire::transport::World;
 
-/// Far below the 1000 s that the programs here sleep, far above what anything takes.
+/// Far less than the 1000 s for which the programs here sleep, and far longer than anything takes.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn launch(ranks: usize, script: &str) -> Command {
@@ -19,7 +19,7 @@ fn launch(ranks: usize, script: &str) -> Command {
     command
 }
 
-/// Status and output of a job that ends by itself.
+/// The status and output of a job that ends by itself.
 #[track_caller]
 fn run(mut command: Command) -> (i32, String, String) {
     let began = Instant::now();
@@ -35,7 +35,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// A named pipe that ranks hold open for writing: it ends when the last process that has it is gone.
+/// A named pipe that ranks hold open for writing. It ends when the last process that has it is gone.
 struct Lifeline {
     folder: PathBuf,
 }
@@ -54,7 +54,7 @@ impl Lifeline {
         self.folder.join("lifeline")
     }
 
-    /// The script, with the pipe open in it and in all it starts.
+    /// The script, with the pipe open in it and in everything that it starts.
     fn held_by(&self, script: &str) -> String {
         format!("exec 9>'{}'; {script}", self.path().display())
     }
@@ -67,7 +67,7 @@ impl Lifeline {
     }
 }
 
-/// Waits until nobody holds the other end.
+/// Waits until no process holds the other end.
 fn wait_for_the_end_of(mut lifeline: File) {
     let (done, ended) = channel();
     std::thread::spawn(move || {
@@ -83,17 +83,17 @@ impl Drop for Lifeline {
     }
 }
 
-/// A job under way.
+/// A running job.
 struct Job {
     launcher: Child,
     out: BufReader<ChildStdout>,
     lifeline: File,
 }
 
-/// A job of which this many ranks say `ready`. Returns when they have.
+/// A job in which this many ranks print `ready`. Returns when they have done so.
 fn started(mut command: Command, ready: usize, lifeline: &Lifeline) -> Job {
     let mut launcher = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    // Opening the pipe for writing waits for a reader: this one.
+    // Opening the pipe for writing waits for a reader, which is this process.
     let reader = File::open(lifeline.path()).unwrap();
     let mut out = BufReader::new(launcher.stdout.take().unwrap());
     for _ in 0..ready {
@@ -154,7 +154,7 @@ fn the_status_is_that_of_the_first_rank_that_fails() {
     let (code, _, err) = run(launch(3, "[ $TILEWIRE_RANK = 1 ] && kill -9 $$; exec sleep 1000"));
     assert_eq!(code, 128 + 9);
     assert!(err.contains("rank 1 was ended by signal 9"), "{err}");
-    // Those that go before without a fault do not end the others.
+    // Ranks that end earlier without a fault do not end the others.
     let (code, out, _) = run(launch(2, "[ $TILEWIRE_RANK = 0 ] && exit 0; echo stays; exit 3"));
     assert_eq!((code, out.as_str()), (3, "[1] stays\n"));
 }
@@ -183,7 +183,7 @@ fn a_program_that_cannot_be_started_is_named() {
 #[test]
 fn when_one_is_killed_nothing_is_left_of_the_others() {
     let lifeline = Lifeline::new("fails");
-    // The others have children of their own.
+    // The other ranks have child processes.
     let script = "[ $TILEWIRE_RANK = 0 ] && read line < \"$GATE\" && kill -9 $$; sleep 1000 & echo ready; wait";
     let (mut command, gate) = (launch(3, &lifeline.held_by(script)), lifeline.gate());
     command.env("GATE", &gate);
@@ -210,7 +210,7 @@ fn signals_reach_the_ranks() {
     let mut rest = String::new();
     job.out.read_to_string(&mut rest).unwrap();
     assert_eq!(job.launcher.wait().unwrap().code(), Some(9));
-    // A rank that is slow to exit may be told once more, when the launcher sees that the other has ended.
+    // A rank that exits slowly may get the signal once more, when the launcher sees that the other has ended.
     let mut caught = sorted(&rest);
     caught.dedup();
     assert_eq!(caught, ["[0] caught", "[1] caught"]);
@@ -231,7 +231,7 @@ fn a_second_signal_ends_ranks_that_ignore_the_first() {
     let mut line = String::new();
     job.out.read_line(&mut line).unwrap();
     assert_eq!(line, "[0] caught\n");
-    // What comes sooner is taken for the first one, repeated.
+    // A signal that comes sooner counts as the first one, repeated.
     std::thread::sleep(Duration::from_millis(600));
     send("-TERM", job.launcher.id());
     assert_eq!(job.launcher.wait().unwrap().code(), Some(128 + 9));
@@ -255,7 +255,8 @@ fn signals_in_quick_succession_are_one() {
     wait_for_the_end_of(job.lifeline);
 }
 
-/// A job of one rank that has printed more than a pipe holds and ended, while nobody reads. Its output is 1500 lines.
+/// A job of one rank that has printed more than a pipe holds, and has ended, while nobody reads. Its output is 1500
+/// lines.
 fn unread(lifeline: &Lifeline) -> Job {
     let line = "x".repeat(60);
     let script = format!("i=0; while [ $i -lt 1500 ]; do echo $i {line}; i=$((i+1)); done");
@@ -272,7 +273,7 @@ fn unread(lifeline: &Lifeline) -> Job {
 fn a_reader_that_pauses_gets_everything() {
     let lifeline = Lifeline::new("pauses");
     let mut job = unread(&lifeline);
-    // Longer than what a rank leaves behind is waited for.
+    // Longer than the launcher waits for what a rank leaves behind.
     std::thread::sleep(Duration::from_secs(2));
     let lines = job.out.by_ref().lines().map(Result::unwrap);
     assert_eq!(lines.enumerate().filter(|(at, line)| line.starts_with(&format!("[0] {at} x"))).count(), 1500);
@@ -288,7 +289,7 @@ fn what_nobody_reads_is_given_up_after_a_signal_and_the_loss_is_said() {
     assert_eq!(job.launcher.wait().unwrap().code(), Some(0));
     let err = std::io::read_to_string(job.launcher.stderr.take().unwrap()).unwrap();
     assert!(err.contains("nobody reads stdout of rank 0: its last "), "{err}");
-    // What could be written is there, whole lines but for the last.
+    // The output that could be written is there: whole lines, except for the last.
     let lines = job.out.by_ref().lines().map(Result::unwrap).count();
     assert!((700..1500).contains(&lines), "{lines}");
 }
@@ -308,19 +309,19 @@ fn a_limit_on_open_files_is_raised_or_named() {
     assert!(err.contains("open files in a process that may have 100"), "{err}");
 }
 
-/// By the limit on memory, which stacks count for: that on threads (`ulimit -u`) does not count for root.
+/// Limited memory, in which stacks count. The limit on threads (`ulimit -u`) does not apply to root.
 #[test]
 fn a_thread_that_cannot_be_had_is_an_error_that_names_the_limits() {
     let limited = |mib: usize, words: &[&str]| {
         let mut command = Command::new("sh");
         let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", mib << 10);
         command.args(["-c", &script, env!("CARGO_BIN_EXE_tilewire")]).args(words).stdin(Stdio::null());
-        // Else glibc reserves 64 MiB for the heap of a thread, or does without if there are none left.
+        // Otherwise glibc reserves 64 MiB for a thread's heap, or does without if there is no room.
         command.env("MALLOC_ARENA_MAX", "1");
         let Output { status, stderr, .. } = command.output().unwrap();
         (status, String::from_utf8_lossy(&stderr).into_owned())
     };
-    // The least with which the program itself runs.
+    // The least memory with which the program itself runs.
     let (mut too_little, mut enough) = (1, 4096);
     while enough - too_little > 1 {
         let mib = (too_little + enough) / 2;
@@ -348,7 +349,7 @@ fn arguments_that_are_not_text_reach_the_program() {
     let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(status.code(), Some(0), "{}", String::from_utf8_lossy(&stderr));
     assert_eq!(stdout, b"[0] gr\xfc\xdfe\n");
-    // What is meant for the launcher must be text, and a program that is not there is named as well as it can be.
+    // The launcher's own arguments must be text. A program that does not exist is named as well as possible.
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
     let Output { status, stderr, .. } =
         command.args(["launch", "-n"]).arg(OsStr::from_bytes(b"\xff2")).output().unwrap();
@@ -365,7 +366,7 @@ fn arguments_that_are_not_text_reach_the_program() {
 fn output_for_which_there_is_no_room_is_a_failure() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let lifeline = Lifeline::new("full");
-    // Whether the ranks have ended by then or not.
+    // This holds whether the ranks have ended by then or not.
     for script in ["echo hello", "echo hello; exec sleep 1000"] {
         let mut command = launch(2, &lifeline.held_by(script));
         let mut launcher = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).spawn().unwrap();
@@ -374,17 +375,17 @@ fn output_for_which_there_is_no_room_is_a_failure() {
         assert_eq!(launcher.wait().unwrap().code(), Some(1), "{script}: {err}");
         assert!(err.contains("cannot write stdout of rank") && err.contains("No space left"), "{script}: {err}");
     }
-    // What is lost of stderr cannot be said.
+    // The launcher cannot say what is lost of stderr.
     let mut command = launch(1, "echo hello >&2");
     assert_eq!(command.stdin(Stdio::null()).stderr(full()).status().unwrap().code(), Some(1));
 }
 
-/// The launcher itself ignores the signal of the limit on the size of files, to report what it meets.
+/// The launcher itself ignores the signal of the limit on file sizes, so that it can report the error.
 #[test]
 fn a_rank_finds_the_signals_as_the_launcher_did() {
     let script = "grep SigIgn /proc/self/status";
-    // Above the signals that have names are those that the C library keeps for itself. The launcher handles SIGINT even
-    // where it is a shell's background job, which would ignore it: bit 1.
+    // The C library reserves the signals above those with names. The launcher handles SIGINT even in a shell's
+    // background job, which would ignore it: bit 1.
     let ignored = |text: &str| u64::from_str_radix(text.split_whitespace().last().unwrap(), 16).unwrap() & 0x7fff_fffd;
     let alone = String::from_utf8(Command::new("sh").args(["-c", script]).output().unwrap().stdout).unwrap();
     let (_, ranks, _) = run(launch(1, script));
@@ -400,7 +401,7 @@ fn ranks_do_not_outlive_a_launcher_that_is_killed() {
     wait_for_the_end_of(job.lifeline);
 }
 
-/// Not a test of its own: what `ranks_find_each_other` starts, as a rank.
+/// Not a separate test: `ranks_find_each_other` starts it as a rank.
 #[test]
 fn as_a_rank() {
     let Ok(task) = std::env::var("LAUNCH_TEST_TASK") else { return };
@@ -442,8 +443,8 @@ mod example;
 
 const EXAMPLE: &str = "the_example_of_processes_runs_under_the_launcher";
 
-/// The last example, as its first lines say to start it. `cargo test --workspace` builds it; where this package alone
-/// is tested, this program runs again as every rank and does the same.
+/// The last example, started as its first lines say. `cargo test --workspace` builds it. If only this package is
+/// tested, this program runs again as every rank and does the same.
 #[test]
 fn the_example_of_processes_runs_under_the_launcher() {
     if std::env::var_os("TILEWIRE_RANK").is_some() {

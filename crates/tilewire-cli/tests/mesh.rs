@@ -1,8 +1,8 @@
-//! `--transport loop` and `--transport mesh` as their users meet them: ranks that post to each other.
+//! `--transport loop` and `--transport mesh` as users meet them: ranks that post to each other.
 
 use std::process::{Command, Output, Stdio};
 
-/// Status, stdout and stderr of a line; outside any launcher.
+/// The status, stdout and stderr of a command, outside any launcher.
 fn tilewire(line: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
     command.args(line.split_whitespace()).stdin(Stdio::null());
@@ -14,7 +14,7 @@ fn tilewire(line: &str) -> (i32, String, String) {
     (status.code().expect("no signal ended it"), text(stdout), text(stderr))
 }
 
-/// The output of a line that holds, and says nothing else.
+/// The output of a command that succeeds and prints nothing else.
 #[track_caller]
 fn holds(line: &str) -> String {
     let (code, out, err) = tilewire(line);
@@ -42,7 +42,8 @@ fn collectives_are_run_over_every_arrangement_of_domains() {
     }
 }
 
-/// Plans that ask for packets or windows send in slots. Of all collectives, only one all-reduce needs packets.
+/// Plans that ask for packets or windows use slots instead. Among all collectives, only one form of all-reduce needs
+/// packets.
 #[test]
 fn collectives_are_verified_over_a_mesh() {
     let out = holds("verify --transport mesh --domains 0,2|1,3 --quick --sample 60");
@@ -54,7 +55,7 @@ fn collectives_are_verified_over_a_mesh() {
     assert!(out.contains("times, as in: ") && out.contains("far peers take none: use two-phase or ring"), "{out}");
 }
 
-/// The first of the thousand that `tilewire verify --transport mesh --seeds 1000` has.
+/// The first of the thousand seeds of `tilewire verify --transport mesh --seeds 1000`.
 #[test]
 fn every_schedule_holds_with_reordered_posts() {
     let out = holds("verify --transport mesh --domains 0,2|1 --seeds 20");
@@ -66,7 +67,7 @@ fn every_schedule_holds_with_reordered_posts() {
     }
 }
 
-/// Figures depend on the machine: a busy one may have no row.
+/// Figures depend on the machine. A busy one may produce no row.
 #[test]
 fn benchmarks_say_their_transport() {
     for (line, words) in [
@@ -152,7 +153,7 @@ fn schedules_are_checked_over_the_domains_that_are_given() {
         let sums = format!("schedules checked: {count}, decided: {count}, not clean: 0\n");
         assert!(count > 1 && out.ends_with(&sums), "{line}: {out}");
     }
-    // Only those that need no posts; without a transport, both.
+    // Only mistakes that need no posts. Without a transport, both kinds.
     let (near, all) = (holds("check broadcast --transport shm --blocks 1"), holds("check broadcast --blocks 1"));
     assert!(!near.contains("posted") && all.contains("broadcast staged, posted: clean"), "{near}\n{all}");
     // Mistakes that only posts can have.

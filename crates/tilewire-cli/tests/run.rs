@@ -1,12 +1,12 @@
-//! `tilewire run` and `tilewire soak` as their users meet them: threads, processes, launchers, and what is refused.
+//! `tilewire run` and `tilewire soak` as users meet them: threads, processes, launchers, and refusals.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What nothing here takes, and a hang would.
+/// No command here takes this long, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Status, stdout and stderr of a line; outside any launcher.
+/// The status, stdout and stderr of a command, outside any launcher.
 #[track_caller]
 fn run(line: &str) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
@@ -23,7 +23,7 @@ fn run(line: &str) -> (i32, String, String) {
     (status.code().expect("no signal ended it"), text(stdout), text(stderr))
 }
 
-/// The words of the table's second line, for a line that succeeds.
+/// The words of the table's second line, for a command that succeeds.
 #[track_caller]
 fn row(line: &str) -> String {
     let (code, out, err) = run(line);
@@ -71,7 +71,7 @@ fn every_hook_and_protocol_is_run_in_both_worlds() {
     }
 }
 
-/// Those that the test above does not have, each with a protocol and a collective.
+/// The hooks that the test above lacks, each with a protocol and a collective.
 #[test]
 fn every_hook_of_the_library_is_run() {
     let hooks = "quantise-i8 cast narrow permute gather scatter accumulate bias-gelu swiglu rms-norm mask keep compose";
@@ -90,7 +90,7 @@ fn every_hook_of_the_library_is_run() {
     refuses("run all_to_all --hook fly", &["'fly'", "rms-norm"]);
 }
 
-/// A sample, with two numbers of processes; how far it is comes through the launcher.
+/// A sample with two numbers of processes. Its progress passes through the launcher.
 #[test]
 fn collectives_are_verified_among_processes() {
     let line = "verify all_to_all all_reduce --world processes --ranks 2,3 --quick --sample 10 --progress";
@@ -135,7 +135,8 @@ fn nothing_and_little_is_sent_too() {
     }
 }
 
-/// Starts one line on rank 0 and another on rank 1: both values must be named, with status 2, long before the deadline.
+/// Starts one command on rank 0 and another on rank 1. Both values must be named, with status 2, long before the
+/// deadline.
 #[track_caller]
 fn told_apart(lines: [&str; 2], words: [&str; 2]) {
     let [first, second] = lines;
@@ -196,7 +197,7 @@ fn commands_may_follow_each_other_in_one_launch() {
     assert!(out.contains("every byte right"), "{out}");
 }
 
-/// As ranks that are processes, ranks that are threads heed the variable; what is no length of time is an error.
+/// Ranks that are threads obey the variable, as ranks that are processes do. A value that is no duration is an error.
 #[test]
 fn the_deadline_of_the_environment_counts_for_threads_too() {
     let with = |deadline: &str| {
@@ -227,7 +228,7 @@ fn what_cannot_be_is_refused_with_its_value() {
     refuses("run sendrecv --bytes 10 --dtype f64", &["--bytes 10B", "f64"]);
     refuses("run sendrecv --hook quantise --dtype i32", &["quantise", "i32"]);
     refuses("run reduce", &["'reduce'"]);
-    // What only the transport knows.
+    // Only the transport knows this.
     refuses("run sendrecv --blocks 9", &["9 blocks", "1 to 8"]);
     refuses("run sendrecv --bytes 1MiB --protocol packet", &["1048576 bytes", "staged"]);
     refuses("run sendrecv --bytes 1MiB --protocol packet --world processes", &["1048576 bytes", "staged"]);
@@ -235,7 +236,7 @@ fn what_cannot_be_is_refused_with_its_value() {
     refuses("soak --minutes never", &["'never'"]);
 }
 
-/// The allocator would end the process, or the kernel: it is refused before a rank is started.
+/// The allocator would end the process, or the kernel would. So it is refused before a rank is started.
 #[test]
 fn more_than_there_is_memory_for_is_refused_with_what_is_left() {
     for world in ["threads", "processes"] {
@@ -245,7 +246,7 @@ fn more_than_there_is_memory_for_is_refused_with_what_is_left() {
     refuses("run sendrecv --bytes 8GiB --ranks 64", &["no memory for", "are left"]);
 }
 
-/// Words are read before anything is started; that there is no GPU is found afterwards, and is no matter of usage.
+/// Arguments are read before anything is started. The missing GPU is found afterwards, and is no usage error.
 #[test]
 fn a_transport_is_said_and_fits_its_engine() {
     row("run all_to_all --transport shm --bytes 4KiB --launches 2");
@@ -258,7 +259,7 @@ fn a_transport_is_said_and_fits_its_engine() {
     }
 }
 
-/// Rank 1 alone is told to use a protocol that its message is too large for. Rank 0 then only sees that rank 1 has
+/// Rank 1 alone is told to use a protocol that its message is too large for. Rank 0 then sees only that rank 1 has
 /// left.
 #[test]
 fn a_refusal_of_one_rank_is_what_the_job_says_and_its_status() {
@@ -271,7 +272,7 @@ fn a_refusal_of_one_rank_is_what_the_job_says_and_its_status() {
         let err = String::from_utf8(stderr).unwrap();
         assert_eq!((status.code(), stdout.as_slice()), (Some(2), &b""[..]), "{err}");
         assert!(err.contains("rank 1: ") && err.contains("1048576 bytes"), "{err}");
-        // Once, and nothing of what followed from it.
+        // The error appears once, without its consequences.
         assert_eq!(err.lines().filter(|line| line.contains("] tilewire: rank")).count(), 1, "{err}");
     }
 }
@@ -279,14 +280,14 @@ fn a_refusal_of_one_rank_is_what_the_job_says_and_its_status() {
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_that_names_it() {
     let mut command = Command::new("sh");
-    // In blocks of 512 or 1024 bytes, as the shell likes.
+    // The shell counts in blocks of 512 or 1024 bytes.
     command.args(["-c", "ulimit -f 100 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tilewire")]);
     command.args(["run", "sendrecv", "--world", "processes", "--bytes", "64", "--launches", "1"]);
     let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
     let err = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(1), "{err}");
     assert!(err.contains("(ulimit -f)") && !err.contains("signal"), "{err}");
-    // Of files that commands write, too.
+    // The limit also applies to files that commands write.
     let file = std::env::temp_dir().join(format!("tilewire-limit-{}.svg", std::process::id()));
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -f 1 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tilewire")]);
@@ -302,7 +303,7 @@ fn a_limit_on_the_size_of_files_is_an_error_that_names_it() {
 fn an_error_of_the_system_is_printed_once() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
     command.args(["run", "sendrecv"]).env("TILEWIRE_RANK", "1").env("TILEWIRE_WORLD_SIZE", "2");
-    // Nobody listens there.
+    // Nothing listens there.
     command
         .env("TILEWIRE_STORE", "127.0.0.1:1")
         .env("TILEWIRE_SECRET", "0123456789abcdef")

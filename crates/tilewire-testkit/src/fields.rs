@@ -14,17 +14,17 @@ use tilewire::{
 /// The collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collective {
-    /// From rank 0 to rank 1.
+    /// Rank 0 sends to rank 1.
     Send,
-    /// From every rank to the next.
+    /// Every rank sends to the next one.
     Sendrecv,
     AllToAll,
     AllGather,
-    /// From the last rank.
+    /// The root is the last rank.
     Broadcast,
-    /// To the last rank.
+    /// The root is the last rank.
     Gather,
-    /// From the last rank.
+    /// The root is the last rank.
     Scatter,
     ReduceScatter,
     AllReduce,
@@ -98,7 +98,7 @@ pub struct Form {
     pub primitive: Option<Primitive>,
     pub rounds: Option<Rounds>,
     pub blocks: Option<usize>,
-    /// Positions of a chunk, at most [`Form::LONGEST`].
+    /// The number of positions of a chunk, at most [`Form::LONGEST`].
     pub len: usize,
     /// True if the chunk has a shape.
     pub shaped: bool,

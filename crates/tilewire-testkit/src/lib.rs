@@ -14,7 +14,8 @@
 //! | [`programs`] | random programs of one rank, with what they must compute |
 //! | [`code`], [`kernels`] | a short way to write kernels, and kernels that use every op |
 //! | [`malformed`] | kernels broken by bytes |
-//! | [`hook_samples`], [`fields`] | every hook of the library, and the fields of a hook's context, with what they must give |
+//! | [`hook_samples`] | every hook of the library, with its expected results |
+//! | [`fields`] | the fields of a hook's context, with their expected values |
 //! | [`ptx_machine`], [`simulated`] | a machine that runs PTX, and programs on it |
 //! | [`shipped`] | plans that check every schedule of the library |
 //! | [`copied`] | launches on a GPU, on a copy of host tensors |

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What `PYTHONPATH` must be so that Python finds numpy, or `None` with the reason printed. `TILEWIRE_REQUIRE=numpy` makes
-/// its absence a failure.
+/// What `PYTHONPATH` must be so that Python finds numpy, or `None` with the reason printed. `TILEWIRE_REQUIRE=numpy`
+/// makes its absence a failure.
 pub fn find() -> Option<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOUND.get_or_init(search) {

@@ -106,9 +106,9 @@ pub fn run_world(ranks: &[Traced], target: Target) -> Result<Run, Fault> {
 /// The times at which proxies empty the rings of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proxies {
-    /// Never during the run: the rings have room for everything.
+    /// Never during the run. The rings have room for everything.
     AtTheEnd,
-    /// Each time that all threads have had a turn.
+    /// Whenever all threads have had a turn.
     Beside,
 }
 

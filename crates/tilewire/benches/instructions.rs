@@ -1,12 +1,12 @@
 //! Instructions of a transfer: the ranks take turns, so no wait spins, and the count is the same in every run.
 //!
-//! `.ci/instructions` runs this under callgrind, which counts what happens inside [`transfers`], and compares with a
-//! committed baseline. Run alone it only shows that the bytes arrive:
-//! `cargo bench -p tilewire --bench instructions -- 64KiB 10`.
+//! `.ci/instructions` runs this under callgrind, which counts the instructions inside [`transfers`], and compares them
+//! with a committed baseline. Run by itself, it only shows that the bytes arrive: `cargo bench -p tilewire --bench
+//! instructions -- 64KiB 10`.
 //!
-//! The sender is launched first. It finds room and returns; the receiver, launched after it, finds everything there. 8
-//! bytes go through all of a user's `run`. 64 KiB are launched by the engine alone: it must be told to write through
-//! the cache, because otherwise it measures which way is faster, and counts would depend on the clock.
+//! The sender is launched first. It finds room and returns. The receiver, launched after it, finds everything there. 8
+//! bytes go through a user's whole `run`. 64 KiB are launched by the engine alone. It must be told to write through the
+//! cache: otherwise it measures which way is faster, and counts would depend on the clock.
 
 use std::time::Duration;
 use tilewire::link::{ShmOptions, ShmTransport};
@@ -66,7 +66,7 @@ fn engine(traced: &Traced, rank: Rank) -> Prepared {
     Prepared::with(&traced.kernel, &traced.args, settings).unwrap()
 }
 
-/// Transfers that are not counted: what was built must run, and it prepares what later launches find.
+/// Transfers that are not counted. What was built must run once, and this prepares what later launches find.
 const FIRST: usize = 32;
 
 /// A rank's part of a transfer.
@@ -78,7 +78,7 @@ fn turn(run: &mut dyn FnMut(), engine: &mut dyn FnMut(), bytes: usize, round: us
     }
 }
 
-/// What is counted; `.ci/instructions` names it.
+/// The counted part. `.ci/instructions` uses this name.
 #[inline(never)]
 fn transfers(launch: &mut dyn FnMut()) {
     launch();

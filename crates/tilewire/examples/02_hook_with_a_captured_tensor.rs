@@ -1,8 +1,8 @@
-//! A hook that uses a tensor of its own: every row of a `[rows, cols]` chunk is scaled by a factor of that row, on its
-//! way round a ring.
+//! A hook that captures a tensor: every row of a `[rows, cols]` chunk is scaled by a factor of that row, on its way
+//! round a ring.
 //!
-//! The closure runs once, when the kernel is built. The tensor and the scalar it captures become arguments of the
-//! kernel, which reads them at every launch: change them, launch again, nothing is compiled anew.
+//! The closure runs once, when the kernel is built. The tensor and the scalar that it captures become arguments of the
+//! kernel, which reads them at every launch. So you can change them and launch again, and nothing is compiled anew.
 //!
 //! Run it with `cargo run -p tilewire --example 02_hook_with_a_captured_tensor`.
 
@@ -11,11 +11,11 @@ use tilewire::prelude::*;
 use tilewire::transport::WorldError;
 use tilewire::{World, hooks, sendrecv};
 
-/// Two launches among some ranks, at least two, each checked; gives what rank 0 has after the second.
+/// Launches twice among two or more ranks, and checks each launch. Returns what rank 0 has after the second one.
 pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<f32>, WorldError> {
     let received = World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-        let (next, previous) = (world.rank().after(1, ranks), world.rank().after(ranks - 1, ranks));
+        let (next, previous) = (world.next(), world.previous());
         let (inp, out) = (Tensor::from_fn(rows * cols, |i| i as f32), Tensor::<f32>::zeros(rows * cols));
         let (factors, shift) = (Tensor::<f32>::zeros(rows), Scalar::new(0.0f32));
 

@@ -1,5 +1,6 @@
-//! The transposing all-to-all: every rank has a `[rows, cols]` matrix for every rank, and each arrives transposed. No
-//! second pass over the data, no buffer in between: the transpose is part of the kernel that sends.
+//! The transposing all-to-all: every rank has a `[rows, cols]` matrix for every rank, and each matrix arrives
+//! transposed. There is no second pass over the data and no buffer in between, because the transpose is part of the
+//! kernel that sends.
 //!
 //! Run it with `cargo run -p tilewire --example 03_transposing_all_to_all`.
 
@@ -7,7 +8,7 @@ use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::WorldError;
 use tilewire::{Tensor, World, all_to_all};
 
-/// Among some ranks; gives what each of them has then.
+/// Runs it among `ranks` ranks, and returns what each of them has afterwards.
 pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<Vec<f32>>, WorldError> {
     World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;

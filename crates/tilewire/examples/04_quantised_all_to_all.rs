@@ -6,10 +6,11 @@ use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::WorldError;
 use tilewire::{Bf16, F8E4M3, Tensor, World, all_to_all, hooks};
 
-/// Neighbours that share a scale.
+/// The number of neighbours that share a scale.
 pub const GROUP: usize = 128;
 
-/// Among some ranks, with `len` elements from each to each; gives the largest error, relative to the largest magnitude.
+/// Runs it among `ranks` ranks, with `len` elements from each rank to each. Returns the largest error, relative to the
+/// largest magnitude.
 pub fn run(ranks: usize, len: usize) -> Result<f32, WorldError> {
     let errors = World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -32,7 +33,7 @@ pub fn run(ranks: usize, len: usize) -> Result<f32, WorldError> {
 
 const LARGEST: f32 = 50.0;
 
-/// Element `i` of the input of a rank: of any size up to the largest.
+/// Element `i` of the input of a rank. Its magnitude varies.
 fn element(rank: usize, i: usize) -> Bf16 {
     Bf16::from_f32(((rank * 7919 + i * 104_729) % 1001) as f32 / 1000.0 * 2.0 * LARGEST - LARGEST)
 }

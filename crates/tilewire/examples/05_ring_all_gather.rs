@@ -1,4 +1,4 @@
-//! A schedule of one's own (layer 3): a ring all-gather out of the two ends of a staged pipeline.
+//! Your own schedule (layer 3): a ring all-gather, made of the two ends of a staged pipeline.
 //!
 //! ```text
 //!   round 0     every rank sends its own chunk to the next rank
@@ -14,12 +14,12 @@ use tilewire::link::{ShmOptions, ShmTransport, Staged, Transport};
 use tilewire::transport::WorldError;
 use tilewire::{RunError, Tensor, Traced, World, kernel};
 
-/// Elements of a tile, which is what one step carries.
+/// The number of elements of a tile. One step carries one tile.
 const TILE: usize = 256;
-/// Steps that may be under way.
+/// The number of steps that may be under way.
 const DEPTH: usize = 4;
 
-/// Gathers the inputs of all ranks, at least two, in rank order. Over any transport.
+/// Gathers the inputs of all ranks, at least two, in rank order. It works over any transport.
 pub fn ring_all_gather<'l>(
     link: &'l dyn Transport,
     out: &Tensor<f32>,
@@ -35,8 +35,8 @@ pub fn trace(link: &dyn Transport, out: &Tensor<f32>, inp: &Tensor<f32>) -> Resu
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
     let (rounds, tiles) = (ranks - 1, len.div_ceil(TILE));
 
-    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks
-    // must run the same.
+    // Numbers that would corrupt data or hang are refused here. Nothing compares the two sides of your own schedule:
+    // all ranks must run the same one.
     let staged = Staged::<f32>::new(link, len).tile(TILE).depth(DEPTH);
     let (to, from) = (staged.with(next)?, staged.with(previous)?);
 
@@ -81,7 +81,7 @@ pub fn trace(link: &dyn Transport, out: &Tensor<f32>, inp: &Tensor<f32>) -> Resu
     })?)
 }
 
-/// Gathers `len` elements of each of some ranks, twice, and checks what every rank has then; gives what rank 0 has.
+/// Gathers `len` elements of each rank, twice, and checks what every rank has then. Returns what rank 0 has.
 pub fn run(ranks: usize, len: usize) -> Result<Vec<f32>, WorldError> {
     let gathered = World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;

@@ -1,5 +1,5 @@
-//! Raw put, get, signal and wait (layer 4): every rank of a ring gives its edges to its two neighbours, through a hook
-//! that scales.
+//! Raw put, get, signal and wait (layer 4): every rank of a ring sends its edges to its two neighbours, through a hook
+//! that scales them.
 //!
 //! ```text
 //!    halo │ cells                    │ halo        what goes to the right uses block 1 of the receiver's staging,
@@ -16,13 +16,13 @@ use tilewire::{RunError, Scalar, Tensor, Value, World, kernel};
 const CELLS: usize = 1000;
 const EDGE: usize = 64;
 
-/// What is sent of an element: the hook.
+/// The hook: it computes what is sent for an element.
 fn scaled<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
     x * 0.5
 }
 
-/// Fills `halo` (left, then right) with what `hook` makes of the neighbours' edges. `launch` counts the launches, from
-/// 0, on every rank.
+/// Fills `halo` (left, then right) with the neighbours' edges, as `hook` computes them. `launch` counts the launches,
+/// from 0, on every rank.
 pub fn neighbour_exchange<'l>(
     link: &'l ShmTransport,
     halo: &Tensor<f32>,
@@ -36,7 +36,7 @@ pub fn neighbour_exchange<'l>(
     let (staging, slots) = (shape.block_bytes() as i64, shape.max_slots as i64);
     let traced = kernel("neighbour exchange", |k| {
         let (cells, halo) = (k.input(cells), k.output(halo));
-        // Everything between this rank and a neighbour is memory; a kernel names it as regions and slots.
+        // Everything between this rank and a neighbour is memory. A kernel names it as regions and slots.
         let sides = neighbours.map(|peer| {
             let endpoint = link.endpoint(peer).expect("ranks of one machine reach each other");
             let (here, there) = (endpoint.here.clone(), endpoint.mapped().expect("by loads and stores").clone());
@@ -58,7 +58,7 @@ pub fn neighbour_exchange<'l>(
                 r.signal(sent.slot(0, slot), next);
             }
             for (side, (_, (from, arrived, read))) in sides.into_iter().enumerate() {
-                // What comes from the left was sent to the right.
+                // The neighbour on the left sent this to its right.
                 let block = 1 - side as i64;
                 let (slot, offset) = (turn + block * slots, turn * (EDGE * 4) as i64 + block * staging);
                 r.wait(arrived.slot(0, slot), next);
@@ -70,7 +70,7 @@ pub fn neighbour_exchange<'l>(
     Launch::new(link, &traced)
 }
 
-/// Exchanges edges a few times among some ranks, at least two, and checks every halo; gives that of rank 0.
+/// Exchanges edges a few times among two or more ranks, and checks every halo. Returns that of rank 0.
 pub fn run(ranks: usize) -> Result<Vec<f32>, WorldError> {
     let halos = World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -84,8 +84,8 @@ pub fn run(ranks: usize) -> Result<Vec<f32>, WorldError> {
             launch.set(n);
             exchange.run()?;
             for i in 0..EDGE {
-                assert_eq!(halo.get(i), cell(me.after(ranks - 1, ranks), last + i) * 0.5, "left {i}, launch {n}");
-                assert_eq!(halo.get(EDGE + i), cell(me.after(1, ranks), i) * 0.5, "right {i}, launch {n}");
+                assert_eq!(halo.get(i), cell(world.previous(), last + i) * 0.5, "left {i}, launch {n}");
+                assert_eq!(halo.get(EDGE + i), cell(world.next(), i) * 0.5, "right {i}, launch {n}");
             }
         }
         drop(exchange);

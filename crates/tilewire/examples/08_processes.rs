@@ -1,21 +1,22 @@
-//! Ranks as processes: every rank runs this program, and gets the tensor of the rank before it.
+//! Ranks as processes: every rank runs this program, and receives the tensor of the previous rank.
 //!
 //! ```text
 //! cargo build -p tilewire --example 08_processes
 //! cargo run --release -- launch -n 4 -- target/debug/examples/08_processes
 //! ```
-//! torchrun, mpirun and srun start it as well: see `docs/guide/launching.md`. Without a launcher the program says so.
+//! torchrun, mpirun and srun start it as well: see `docs/guide/launching.md`. Without a launcher, the program prints an
+//! error that says so.
 
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::RankError;
 use tilewire::{Tensor, World, hooks, sendrecv};
 
-/// What one rank does: the same as in a world of threads.
+/// The work of one rank. It is the same in a world of threads.
 pub fn rank(world: &World) -> Result<(), RankError> {
     let (me, ranks, len) = (world.rank(), world.size(), 100_000);
     let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
     let (inp, out) = (Tensor::from_fn(len, |i| (me.index() * len + i) as f32), Tensor::<f32>::zeros(len));
-    let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
+    let (next, previous) = (world.next(), world.previous());
     sendrecv(&link, &out, &inp, next, previous).produce(hooks::scale(0.5)).run()?;
 
     let expected = |i: usize| (previous.index() * len + i) as f32 * 0.5;

@@ -1,5 +1,5 @@
-//! Column slices of a larger matrix, sent where they lie: every rank has some rows of a matrix and gets all rows of
-//! some columns, as tensor-parallel layers do. Neither side copies anything into a contiguous buffer first.
+//! Column slices of a larger matrix, sent from where they lie. Every rank has some rows of a matrix and gets all rows
+//! of some columns, as tensor-parallel layers do. Neither side copies anything into a contiguous buffer first.
 //!
 //! Run it with `cargo run -p tilewire --example 09_column_slices`.
 
@@ -8,11 +8,11 @@ use tilewire::tensor::Axis;
 use tilewire::transport::WorldError;
 use tilewire::{Tensor, World, all_to_all};
 
-/// Among some ranks, with `rows` rows and `cols` columns for each pair; gives what each of them has then.
+/// Runs it with `rows` rows and `cols` columns for each pair of ranks. Returns what each of them has afterwards.
 pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<Vec<f32>>, WorldError> {
     World::threads(ranks).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-        // Three tensors side by side in one matrix, as queries, keys and values are. The middle one is sent.
+        // Three tensors lie side by side in one matrix, as queries, keys and values do. The middle one is sent.
         let width = ranks * cols;
         let all = Tensor::from_fn(rows * 3 * width, |i| element(world.rank().index(), i));
         let keys = all.reshape(rows, 3 * width)?.columns(width..2 * width);

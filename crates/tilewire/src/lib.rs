@@ -74,7 +74,8 @@
 //! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`], [`rehearsal`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
 //! | exchange tensors between two ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
-//! | exchange or reduce tensors among all ranks, with hooks | [`all_to_all`], [`all_gather`], [`reduce_scatter`], [`all_reduce`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
+//! | exchange tensors among all ranks | [`all_to_all`], [`all_gather`], [`broadcast`], [`gather`], [`scatter`] |
+//! | reduce tensors of all ranks; wait for all ranks | [`reduce_scatter`], [`all_reduce`]; [`barrier`] |
 //! | write a schedule of your own | [`schedule`], `examples/05_ring_all_gather.rs` |
 //! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/06_own_kernel_from_raw_ops.rs` |
 //! | write a transport of your own | [`link::Transport`], [`schedule::Reach`], `crates/outside-transport` |
@@ -85,7 +86,7 @@
 //! |---|---|---|
 //! | `check` | on | [`check`] and [`rehearsal`] |
 //! | `cuda` | on | ranks on GPUs: [`link::NvlTransport`], [`cuda`]; builds `cudarc` |
-//! | `fabric` | on | networks: [`link::FabricTransport`], and [`link::MeshTransport`] between hosts; builds `tilewire-fabric` |
+//! | `fabric` | on | networks: [`link::FabricTransport`], [`link::MeshTransport`] of processes |
 //! | `dlpack` | off | tensors to and from other libraries by DLPack: `tensor::dlpack` |
 //! | `ndarray` | off | arrays of `ndarray` as tensors, in place |
 //!

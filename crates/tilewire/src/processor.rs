@@ -2,7 +2,7 @@
 //!
 //! Decisions that all ranks must make alike depend on a [`Processor`] that the ranks have agreed on. What changes only
 //! how fast this rank does its part may ask [`is_intel`] and [`second_level`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::sync::OnceLock;
 
@@ -50,12 +50,20 @@ impl Processor {
     }
 }
 
+/// What the processor says on this page.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code, unused_unsafe)] // Older compilers take its call for unsafe, newer ones for safe.
+fn cpuid(page: u32) -> std::arch::x86_64::CpuidResult {
+    // SAFETY: every processor of this architecture has the instruction.
+    unsafe { std::arch::x86_64::__cpuid(page) }
+}
+
 /// True if it is made by Intel.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_intel() -> bool {
     static VALUE: OnceLock<bool> = OnceLock::new();
     *VALUE.get_or_init(|| {
-        let vendor = std::arch::x86_64::__cpuid(0);
+        let vendor = cpuid(0);
         [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
     })
 }
@@ -78,10 +86,9 @@ fn likely(bytes: usize) -> usize {
 
 #[cfg(target_arch = "x86_64")]
 fn said() -> usize {
-    use std::arch::x86_64::__cpuid;
     const CACHES: u32 = 0x8000_0006;
     // Both makers report it there, in KiB. A processor without this page reports nothing: 0.
-    if __cpuid(0x8000_0000).eax < CACHES { 0 } else { (__cpuid(CACHES).ecx >> 16) as usize * 1024 }
+    if cpuid(0x8000_0000).eax < CACHES { 0 } else { (cpuid(CACHES).ecx >> 16) as usize * 1024 }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

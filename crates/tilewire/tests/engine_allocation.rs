@@ -1,6 +1,6 @@
-//! No launch allocates: what machines, helpers and waits need is there when the kernel is prepared.
+//! No launch allocates: machines, helpers and waits have what they need when the kernel is prepared.
 //!
-//! Alone in its binary: the allocator counts for the whole process, worker threads included.
+//! Alone in its program, because the allocator counts for the whole process, including worker threads.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of `launches` launches.
+/// The number of allocations of `launches` launches.
 fn allocations(op: &mut Prepared, launches: u64, epoch: &Scalar<u64>) -> usize {
     let before = COUNT.load(Ordering::Relaxed);
     for _ in 0..launches {
@@ -72,13 +72,13 @@ fn busy(blocks: usize) -> (Prepared, Scalar<u64>) {
 
 #[test]
 fn a_launch_allocates_nothing() {
-    // The counter counts.
+    // The counter works.
     let before = COUNT.load(Ordering::Relaxed);
     drop(std::hint::black_box(Box::new(1u64)));
     assert!(COUNT.load(Ordering::Relaxed) > before);
 
-    // The first launch of several blocks in a process starts the worker threads, and a thread that starts allocates, as
-    // does the test harness beside this one; some launches later all are there.
+    // The first launch of several blocks in a process starts the worker threads. A thread that starts allocates, and so
+    // does the test harness beside this one. Some launches later, all threads are there.
     let (mut op, epoch) = busy(2);
     allocations(&mut op, 300, &epoch);
 
@@ -93,7 +93,7 @@ fn a_launch_allocates_nothing() {
 
     let (mut op, epoch) = busy(1);
     assert_eq!(allocations(&mut op, 200, &epoch), 0, "two roles");
-    // Helpers take a different share of the blocks each time.
+    // Helpers take a different share of the blocks in each launch.
     for blocks in [2, 64] {
         let (mut op, epoch) = busy(blocks);
         assert_eq!(allocations(&mut op, 100, &epoch), 0, "{blocks} blocks");

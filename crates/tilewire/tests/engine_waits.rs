@@ -1,7 +1,7 @@
-//! Waits between ranks: who waits sleeps, who signals wakes, and an abort ends every wait at once.
+//! Waits between ranks: a waiting thread sleeps, a signal wakes it, and an abort ends every wait immediately.
 //!
-//! The ranks are threads over `SegmentSet::threads`. Sleeping here makes somebody late, or lets somebody fall asleep;
-//! no result depends on how long it takes. The tests run one at a time, because they measure time on few cores.
+//! The ranks are threads over `SegmentSet::threads`. A sleep in a test makes a rank late, or lets it fall asleep; no
+//! result depends on its length. The tests run one at a time, because they measure time on few cores.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ fn slot(memory: &Memory, index: usize) -> &AtomicU64 {
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().add(index * STRIDE as usize).cast()) }
 }
 
-/// (rings that found somebody, sleepers) of a rank's doorbell.
+/// (rings that found a sleeper, sleepers) of a rank's doorbell.
 fn bell(set: &SegmentSet, rank: usize) -> (u32, u32) {
     let word = set.doorbell(rank).word().load(Ordering::Relaxed);
     (word >> Doorbell::SLEEPERS.count_ones(), word & Doorbell::SLEEPERS)
@@ -60,7 +60,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Runs a rank per thread.
+/// Runs each rank in a thread.
 fn ranks(count: usize, run: impl Fn(SegmentSet) + Sync) {
     let sets = SegmentSet::threads(count, BYTES).unwrap();
     std::thread::scope(|scope| {
@@ -70,7 +70,7 @@ fn ranks(count: usize, run: impl Fn(SegmentSet) + Sync) {
     });
 }
 
-/// One exchange with the other rank per launch: `round` says which. Rank 0 signals first.
+/// One exchange with the other rank per launch; `round` is its number. Rank 0 signals first.
 fn ping(set: &SegmentSet, round: &Scalar<i64>) -> Traced {
     let first = set.rank() == 0;
     let ping = kernel("ping", |k| {
@@ -98,7 +98,7 @@ fn ten_thousand_exchanges_with_random_delays_lose_no_wake_up() {
         let mut exchange = prepare(&set, &ping(&set, &round));
         let (mut state, mut late) = (set.rank() as u64 + 7, 0);
         for lap in 1..=10_000 {
-            // From nothing to well beyond the time that a wait spins and yields.
+            // From nothing to well beyond the time for which a wait spins and yields.
             match random(&mut state) % 16 {
                 0 => std::thread::sleep(Duration::from_micros(1000 + random(&mut state) % 1500)),
                 1..4 => std::thread::sleep(Duration::from_micros(random(&mut state) % 400)),
@@ -112,7 +112,7 @@ fn ten_thousand_exchanges_with_random_delays_lose_no_wake_up() {
         let (rings, _) = bell(&set, set.rank());
         println!("rank {}: {rings} rings found a sleeper, {late} exchanges took more than 20 ms", set.rank());
         assert!(rings > 100, "only {rings} rings: hardly anybody slept, and the test shows nothing");
-        // A lost wake-up costs a nap of 10 ms at most; what is longer is the machine's doing, so it is printed, not
+        // A lost wake-up costs a nap of 10 ms at most. A longer wait is due to the machine, so it is printed and not
         // judged.
     });
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
@@ -143,7 +143,7 @@ fn a_sleeper_is_woken_by_packets_too_whatever_the_number_of_its_bank() {
         let mut exchange = prepare(&set, &traced.unwrap());
         for lap in 1..=50u32 {
             if first {
-                // Long enough that the other sleeps, on a busy machine too.
+                // Long enough for the other rank to sleep, even on a busy machine.
                 std::thread::sleep(Duration::from_millis(20));
             }
             x.fill(u64::from(lap));
@@ -158,7 +158,7 @@ fn a_sleeper_is_woken_by_packets_too_whatever_the_number_of_its_bank() {
     });
 }
 
-/// A kernel whose every instance waits for a slot of its own that somebody else must set.
+/// A kernel in which every instance waits for a separate slot that another party must set.
 fn patient(set: &SegmentSet, roles: usize, blocks: usize) -> Traced {
     let patient = kernel("patient", |k| {
         k.blocks(blocks as u32);
@@ -192,7 +192,7 @@ fn an_abort_ends_a_blocked_launch_at_once_and_the_next_launch_runs_when_the_word
                 (error, Instant::now(), aborter.join().unwrap())
             });
             let took = ended.saturating_duration_since(aborted);
-            // At once, that is: long before the deadline, however busy the machine is.
+            // Immediately means: long before the deadline, however busy the machine is.
             assert!(took < Duration::from_secs(5), "{roles} roles, {blocks} blocks: {took:?}");
             let LaunchError::Aborted { cause, word, what, by, at } = &error else { panic!("{error}") };
             assert_eq!(cause, "rank 1 died (reason 9)");
@@ -202,10 +202,10 @@ fn an_abort_ends_a_blocked_launch_at_once_and_the_next_launch_runs_when_the_word
             assert!(at.to_string().contains("engine_waits.rs"), "{at}");
             assert!(error.to_string().contains("connect the ranks anew"), "{error}");
 
-            // Set, it ends the next launch as well; that one need not sleep first.
+            // While it is set, it ends the next launch as well, which need not sleep first.
             assert!(matches!(launch.run(), Err(LaunchError::Aborted { .. })));
 
-            // A new rendezvous would begin with a word and slots of its own; here both are put back by hand.
+            // A new rendezvous would begin with a new word and new slots. Here both are reset by hand.
             zero.abort(0).word().store(0, Ordering::Relaxed);
             let mail = zero.segment(0);
             (0..roles * blocks).for_each(|k| slot(&mail, k).store(5, Ordering::Release));
@@ -292,7 +292,7 @@ fn a_timeout_says_who_waited_where_for_what() {
     }
 }
 
-/// Every block of every rank signals its like in all ranks, and waits for all of them: `laps` times.
+/// Every block of every rank signals its counterpart in all ranks, and waits for all of them, `laps` times.
 fn meeting(set: &SegmentSet, blocks: usize, laps: &Scalar<i64>) -> Traced {
     let (size, wide) = (set.world_size() as i64, blocks as i64);
     let meeting = kernel("meeting", |k| {
@@ -329,7 +329,8 @@ fn eight_ranks_of_two_blocks_get_on_and_cost_little_while_one_is_late() {
         let mut launch = prepare(&set, &meeting(&set, 2, &laps));
         ready.wait();
         if set.rank() == 7 {
-            // The seven others wait meanwhile, their helpers too: this thread measures them all, itself asleep.
+            // The seven others wait meanwhile, and so do their helpers. This thread measures all of them while it
+            // sleeps.
             let (start, before) = (Instant::now(), processor_time());
             std::thread::sleep(late);
             let (used, wall) = (processor_time() - before, start.elapsed());
@@ -338,7 +339,7 @@ fn eight_ranks_of_two_blocks_get_on_and_cost_little_while_one_is_late() {
         }
         launch.run().unwrap();
         ready.wait();
-        // From here on nobody is late: many laps, each with everybody.
+        // From here on nobody is late: many laps, each with all ranks.
         (0..16).for_each(|k| slot(&set.segment(set.rank()), k).store(0, Ordering::Relaxed));
         laps.set(200);
         ready.wait();
@@ -350,7 +351,7 @@ fn eight_ranks_of_two_blocks_get_on_and_cost_little_while_one_is_late() {
 fn a_helper_asleep_is_woken_by_a_signal_within_its_rank() {
     let _turn = one_at_a_time();
     ranks(1, |set| {
-        // A slot outside the segment: nobody's, so the rank's own.
+        // A slot outside the segment belongs to nobody, so it is the rank's own.
         let private = Tensor::<u64>::zeros(64);
         let laps = 300i64;
         let traced = kernel("blocks", |k| {
@@ -372,7 +373,7 @@ fn a_helper_asleep_is_woken_by_a_signal_within_its_rank() {
     });
 }
 
-/// The least time of several runs with a host and without, taken in turns.
+/// The least time of several runs with a host and without one, alternately.
 fn with_and_without(set: &SegmentSet, traced: &Traced) -> (Duration, Duration) {
     let alone = Settings { waits: tilewire::vm::Waits::alone(), ..settings(set) };
     let mut alone = Prepared::with(&traced.kernel, &traced.args, alone).unwrap();

@@ -1,4 +1,4 @@
-//! Ranks that somebody else's launcher starts, by the commands of docs/guide/launching.md: `World::from_env()` finds
+//! Ranks that another project's launcher starts, by the commands of docs/guide/launching.md. `World::from_env()` finds
 //! its place, and data arrive. Launchers that are not installed are skipped; `TILEWIRE_REQUIRE=openmpi,mpich` makes
 //! that a failure.
 #![cfg(target_os = "linux")]
@@ -12,9 +12,9 @@ use tilewire::transport::{Launcher, Placement, Secret};
 
 const RANKS: usize = 3;
 
-/// A launcher, its name for `TILEWIRE_REQUIRE`, what its programs may be called, a word that only it says of its
-/// version, and what it is told so that ranks get the two variables, also where there are fewer cores than ranks or the
-/// user is root.
+/// A launcher: its name for `TILEWIRE_REQUIRE`, the possible names of its program, a word that only its version text
+/// contains, and its options. The options pass the two variables on, and allow more ranks than cores, and the user
+/// root.
 struct Foreign {
     launcher: Launcher,
     name: &'static str,
@@ -57,7 +57,7 @@ impl Foreign {
         let mut command = Command::new(self.program()?);
         command.arg("-n").arg(RANKS.to_string()).args(self.flags);
         command.arg(std::env::current_exe().unwrap()).args(["as_a_rank", "--exact", "--nocapture"]);
-        // What this process may have been told itself.
+        // Variables that this process may have been given itself.
         for name in ["TILEWIRE_RANK", "RANK", "TILEWIRE_STORE", "TILEWIRE_SECRET"] {
             command.env_remove(name);
         }
@@ -68,7 +68,7 @@ impl Foreign {
 
     #[track_caller]
     fn ranks_meet(&self) {
-        // A port that is free now. Somebody may take it before rank 0 does, which is seldom, and said.
+        // A port that is free now. Another program may take it before rank 0 does. This is rare, and is reported.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (store, secret) = (format!("127.0.0.1:{port}"), Secret::random().unwrap());
         let variables = [("TILEWIRE_STORE", store.as_str()), ("TILEWIRE_SECRET", secret.expose())];
@@ -92,7 +92,7 @@ impl Foreign {
     }
 }
 
-/// Not a test of its own: what the launchers start, as a rank.
+/// Not a separate test: the launchers start it as a rank.
 #[test]
 fn as_a_rank() {
     let Ok(launcher) = std::env::var("TILEWIRE_TEST_LAUNCHER") else { return };

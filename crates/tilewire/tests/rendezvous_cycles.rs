@@ -1,7 +1,7 @@
-//! Worlds and transports that are made and closed again and again leave nothing behind in the process: no descriptor,
-//! no mapping, no thread, no memory.
+//! Worlds and transports that are made and closed many times leave nothing behind in the process: no descriptor, no
+//! mapping, no thread, no memory.
 //!
-//! `TILEWIRE_CYCLES` says how many cycles there are, for a longer look than CI takes.
+//! `TILEWIRE_CYCLES` sets the number of cycles, for a longer run than CI has time for.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::Ordering;
@@ -19,29 +19,29 @@ const OPTIONS: ShmOptions = ShmOptions {
     packet_bytes: Some(4096),
     populate: true,
 };
-/// After so many cycles, what is there once is there: the allocator's arenas, the runtime's threads.
+/// After this many cycles everything that exists once exists: the allocator's arenas, the runtime's threads.
 const WARM_UP: usize = 20;
-/// What memory may have grown by after any number of cycles: 4 to 20 KiB were seen after 1000 of them. 2 KiB left by
-/// each of 1000 would be seen, and one segment left by every sixtieth.
+/// The most that memory may grow in any number of cycles. After 1000 cycles, 4 to 20 KiB were seen. A leak of 2 KiB in
+/// each of 1000 cycles would be seen, and so would one segment left by every sixtieth.
 const ALLOWANCE: usize = 2 << 20;
-/// The same for mappings, of which none more were seen.
+/// The same for mappings. No growth was seen.
 const MAPPINGS: usize = 8;
 
-/// Without `TILEWIRE_CYCLES`.
+/// The number without `TILEWIRE_CYCLES`.
 const CYCLES: usize = 1000;
 
 fn cycles() -> usize {
     std::env::var("TILEWIRE_CYCLES").map_or(CYCLES, |text| text.parse().expect("TILEWIRE_CYCLES is a number"))
 }
 
-/// Waits for the ranks' word that nothing has grown; far longer than so many cycles take.
+/// Waits for the ranks' report that nothing has grown, far longer than this many cycles take.
 fn expect_done(mut job: Job, ranks: usize, cycles: usize) {
     job.allow(Duration::from_secs(60) + cycles as u32 * Duration::from_millis(50));
     job.expect(0..ranks, "done");
     job.finish();
 }
 
-/// What a process holds.
+/// The resources that a process holds.
 #[derive(Clone, Copy, Debug)]
 struct Holdings {
     descriptors: usize,
@@ -76,11 +76,11 @@ impl Holdings {
     }
 }
 
-/// A transport, used a little, and closed.
+/// A transport that is used a little, and closed.
 fn cycle(world: &World) -> Result<(), RankError> {
     let transport = ShmTransport::rendezvous(world, OPTIONS)?;
     for peer in ranks::peers(world) {
-        // Every page, so that memory that stays would be counted.
+        // Touches every page, so that memory that stays would be counted.
         let endpoint = transport.endpoint(peer).unwrap();
         ranks::words(&endpoint.mapped().unwrap().staging)
             .iter()
@@ -90,7 +90,7 @@ fn cycle(world: &World) -> Result<(), RankError> {
     Ok(transport.close()?)
 }
 
-/// A thread that was joined may still be in the list of threads for a moment; so the world's threads are waited for.
+/// A joined thread may still be in the list of threads for a moment. So the test waits for the world's threads.
 fn wait_for_threads(most: usize) {
     let patience = Instant::now() + Duration::from_secs(10);
     while Holdings::now().threads > most && Instant::now() < patience {
@@ -100,7 +100,7 @@ fn wait_for_threads(most: usize) {
 
 #[test]
 fn rendezvous_cycles() {
-    // A process of its own, in which no other test opens and closes anything.
+    // In a separate process, in which no other test opens and closes anything.
     if let Some(mut member) = Member::of_this_process() {
         let threads = Holdings::now().threads;
         let world_of_threads = || World::threads(2).run(|world| cycle(&world)).map(drop).unwrap();
@@ -120,7 +120,7 @@ fn rendezvous_cycles_of_threads_in_one_world() {
     if let Some(mut member) = Member::of_this_process() {
         let cycles = cycles();
         let before = std::sync::Mutex::new(None);
-        // While the world is there both ranks are: what is left of a cycle would be seen.
+        // Both ranks exist as long as the world, so anything left of a cycle would be seen.
         let body = |world: World| {
             let barrier = |name: &str| world.bootstrap().barrier(name, world.deadline());
             (0..WARM_UP).try_for_each(|_| cycle(&world))?;

@@ -1,14 +1,14 @@
 //! What a rank does before the schedule that is checked: every rank sends to the next one round the ring.
 //!
-//! A collective seldom comes first, and what it must be careful of is what was left behind:
+//! A collective is seldom the first on its transport. It must cope with what earlier launches left behind:
 //!
-//! - **slots that are not read yet.** Ranks that answer each other (a ring, two phases) know most of the time that a
-//!   slot is free, out of what they have received. They do not know it of slots that another launch filled: there the
-//!   credit, and the drain, are all that protects them. Here every slot is filled, and none twice: who waits for a
-//!   credit is the schedule to be checked.
-//! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and
-//!   to mistake one for the other is no mistake. Here the next rank and the one before are ahead of the others, each in
-//!   its direction.
+//! - **Slots that have not been read yet.** Ranks that answer each other (a ring, two phases) usually know from the
+//!   data they have received that a slot is free. They do not know this of slots that another launch filled. Only the
+//!   credit and the drain protect those. Here every slot is filled, and none twice, so that only the schedule under
+//!   test waits for credits.
+//! - **Counters that differ.** If all peers have exchanged the same number of steps, their counters are equal, and
+//!   taking one peer's counter for another's has no effect. Here the next and the previous rank are ahead of the
+//!   others, each in its own direction.
 
 use tilewire::link::Transport;
 use tilewire::rehearsal::RehearsalRank;
@@ -16,10 +16,10 @@ use tilewire::schedule::{Tiling, recv_direct, send_direct};
 use tilewire::transport::Protocol;
 use tilewire::{Knobs, Primitive, Rank, RunError, Tensor, Traced, kernel, recv, send, sendrecv};
 
-/// Slot bytes and depth of [`staged`], usually.
+/// The usual slot bytes and depth of [`staged`].
 pub(super) const SLOTS: (usize, usize) = (64, 2);
 
-/// As many steps for every block as there are slots.
+/// Every block sends as many steps as there are slots.
 pub(super) fn staged(
     link: &RehearsalRank,
     blocks: usize,
@@ -46,8 +46,8 @@ pub(super) fn packet(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunE
     sendrecv(link, &y, &x, to, from).config(super::packet_knobs(link, blocks, SLOTS)).trace()
 }
 
-/// The first rank of every domain sends a message in packets to the second, if there is one. Where others answer each
-/// other over far peers as well, it alone shows what packets need.
+/// The first rank of every domain sends a message in packets to the second rank, if there is one. If other ranks answer
+/// each other over far peers as well, this message alone shows that packets need their waits.
 pub(super) fn packet_within(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
     let domain = |rank: Rank| link.domain(rank);
     let own: Vec<Rank> = Rank::all(link.world_size()).filter(|&rank| domain(rank) == domain(link.rank())).collect();
@@ -81,7 +81,7 @@ pub(super) fn direct(
     })?)
 }
 
-/// What a program computes between two collectives: every element of a tensor is written anew.
+/// Computes between two collectives: writes every element of a tensor anew.
 pub(super) fn fill(tensor: &Tensor<f32>) -> Result<Traced, RunError> {
     Ok(kernel("fill", |k| {
         let x = k.output(tensor).named("window");

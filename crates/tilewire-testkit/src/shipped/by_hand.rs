@@ -1,5 +1,5 @@
-//! Plans of what somebody writes with the posts of the language alone, over the endpoints of a transport: bytes that a
-//! signal of their own tells, several deliveries for one slot, and a flush.
+//! Plans of kernels that use the posts of the language directly, over the endpoints of a transport: bytes announced by
+//! a separate signal, several deliveries for one slot, and a flush.
 
 use super::Cases;
 use super::posted::world;
@@ -21,12 +21,12 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
 
 type Launch = fn(&RehearsalRank, i64) -> Result<Traced, RunError>;
 
-/// Tiles of a launch, of [`WORDS`] words each; slots of the staging that they take alternately.
+/// The tiles of a launch have [`WORDS`] words each. They use the slots of the staging alternately.
 const TILES: i64 = 4;
 const WORDS: i64 = 4;
 const SLOTS: i64 = 2;
 
-/// Two posts for every tile, and a signal that tells both. Credits come back by posts, too.
+/// Sends two posts for every tile, and one signal that covers both. Credits come back by posts, too.
 fn signalled(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
     let (to, from) = neighbours(link);
     let (x, y) = (Tensor::<u64>::zeros((TILES * WORDS) as usize), Tensor::<u64>::zeros((TILES * WORDS) as usize));
@@ -70,7 +70,7 @@ fn signalled(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
     })?)
 }
 
-/// Two deliveries for one slot, of which the receiver waits for the second alone. The outbox is written again after a
+/// Sends two deliveries for one slot; the receiver waits for the second one only. The outbox is written again after a
 /// flush.
 fn flushed(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
     let (to, from) = neighbours(link);
@@ -86,7 +86,7 @@ fn flushed(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
                 r.for_(0..2, |turn| {
                     let round = turn + 2 * launch;
                     r.each(2, |i| outbox.put(0, i * 8, 7u64));
-                    // What was delivered before has been taken.
+                    // Everything delivered earlier has been taken.
                     r.wait(heads.slot(0, 0), round);
                     for part in 0..2 {
                         let span = (outbox.bank(0).part(part * 8, 8), r.constant(part * 8), r.constant(8i64));
@@ -120,7 +120,7 @@ fn flushed(link: &RehearsalRank, launch: i64) -> Result<Traced, RunError> {
 /// A rank that this rank posts to.
 type Far = (PeerEndpoint, PostedPeer);
 
-/// The next and the previous rank in the ring, those of them that this rank posts to.
+/// The next and the previous rank in the ring, as far as this rank posts to them.
 fn neighbours(link: &RehearsalRank) -> (Option<Far>, Option<Far>) {
     let far = |peer: Rank| {
         let endpoint = link.endpoint(peer)?;

@@ -16,14 +16,14 @@ pub(super) fn cases(cases: &mut Cases, world: &World) {
     }
 }
 
-/// The case of windows. Far peers get their columns through slots: a post is one run of bytes.
+/// The case of windows. Columns for far peers go through slots, because a post is one run of bytes.
 pub(super) const DIRECT: &str = "direct, columns";
 
-/// Columns of a chunk: four rows fill a slot.
+/// The number of columns of a chunk. Four rows fill a slot.
 const COLS: usize = 4;
 const LAUNCHES: usize = 3;
 
-/// Rows of a chunk: some steps for every block, of which the last has less to do.
+/// The number of rows of a chunk. It gives every block several steps, and the last block fewer.
 fn rows(blocks: usize) -> usize {
     blocks * 11 - 1
 }
@@ -32,7 +32,7 @@ fn plan(world: &World, primitive: Primitive) -> Result<Plan, RunError> {
     let &World { ranks, blocks, .. } = world;
     let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * rows(blocks) * COLS)).collect();
     let is_direct = primitive == Primitive::Direct;
-    // Twice into windows: at first there is nothing in one that could be overwritten too early.
+    // Writes windows twice, because the first launch cannot overwrite anything too early.
     let is_window = is_direct && !world.posts();
     let others = if is_window { 2 } else { 1 };
     let mut plan = world.small().plan(others + LAUNCHES, |link, n| match n {
@@ -57,7 +57,7 @@ fn trace(
     let matrix = |stride: usize| Tensor::<f32>::zeros(rows * stride).reshape(rows, stride).expect("as many elements");
     let inp = matrix(width + 3).columns(2..2 + width);
     let is_direct = primitive == Primitive::Direct;
-    // Also of the far peers of a direct exchange.
+    // The far peers of a direct exchange need this, too.
     let has_slots = !is_direct || world.posts();
     let out = match is_direct {
         true => windows[link.number() as usize].reshape(rows, width).expect("as many elements"),

@@ -1,4 +1,5 @@
-//! Plans for the exchanges of all ranks: each by every protocol, all ways of sharing a launch, and one after the other.
+//! Plans for the exchanges of all ranks: by every protocol, with every way to share a launch, and several kinds in a
+//! row.
 
 use super::{Cases, MESSAGES, World, before};
 use tilewire::check::Plan;
@@ -17,7 +18,7 @@ enum Kind {
     Scatter,
 }
 
-/// How one launch of it runs.
+/// The form of one launch.
 #[derive(Clone, Copy)]
 struct Form {
     kind: Kind,
@@ -25,7 +26,7 @@ struct Form {
     rounds: Rounds,
     /// Slot bytes and depth, for `staged` and `bulk`.
     slots: (usize, usize),
-    /// Whether it is a plain copy that keeps the own chunk while it sends another.
+    /// True for a plain copy that keeps its own chunk while it sends another one.
     keeps: bool,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn cases(cases: &mut Cases, world: &World) {
     }
     case("all_to_all", MEDLEY, medley());
     for (collective, kind) in [("all_to_all", Kind::AllToAll), ("all_gather", Kind::AllGather)] {
-        // By one block, as it is done.
+        // The usual form, by one block.
         let world = World { blocks: 1, ..world.clone() };
         cases.add(collective, "direct, kept while sent", move || plan(&world, &keeping(kind)));
     }
@@ -89,12 +90,12 @@ fn in_slots(kind: Kind, primitive: Primitive, rounds: Rounds) -> Vec<Form> {
     [(64, 2), (128, 2), (64, 4)].map(form).to_vec()
 }
 
-/// Plain copies into windows, the own chunk with the first of them.
+/// Plain copies into windows. The own chunk is stored together with the first one.
 fn keeping(kind: Kind) -> Vec<Form> {
     vec![Form { kind, primitive: Primitive::Direct, rounds: Rounds::Roles, slots: (64, 2), keeps: true }; 3]
 }
 
-/// Slots enough that senders wait for several at once, in launches that end within a group.
+/// There are enough slots for a sender to wait for several together. The launches end within such a group.
 fn in_groups(kind: Kind) -> Vec<Form> {
     vec![Form { kind, primitive: Primitive::Staged, rounds: Rounds::Roles, slots: (16, 8), keeps: false }; 3]
 }
@@ -103,7 +104,8 @@ fn repeated(kind: Kind, primitive: Primitive, rounds: Rounds, launches: usize) -
     vec![Form { kind, primitive, rounds, slots: (64, 2), keeps: false }; launches]
 }
 
-/// All kinds in turn, staged and direct, over one transport; and all once more, so that each begins where it left off.
+/// All kinds one after the other, staged and direct, over one transport, and then all of them again. So each kind also
+/// begins where it left off.
 fn medley() -> Vec<Form> {
     let kinds = [Kind::AllToAll, Kind::Broadcast, Kind::AllGather, Kind::Scatter, Kind::Gather, Kind::AllToAll];
     let form = |(i, kind)| Form {
@@ -119,11 +121,11 @@ fn medley() -> Vec<Form> {
 
 /// What `barrier` launches.
 fn barriers(world: &World) -> Result<Plan, RunError> {
-    // Ranks that answer each other know that slots are free, if others did not fill them just before.
+    // Ranks that answer each other know that slots are free, unless another launch has just filled them.
     let others = match (world.posts(), world.is_mixed()) {
         (false, _) => 1,
         (true, false) => 2,
-        // Twice in slots: the near peer's credit is for the second.
+        // Two launches in slots: the near peer's credit is for the second one.
         (true, true) => 3 + MESSAGES,
     };
     world.small().plan(others + MESSAGES, |link, n| match n {
@@ -143,7 +145,7 @@ fn barriers(world: &World) -> Result<Plan, RunError> {
 
 /// A launch of a plan.
 enum Step<'f> {
-    /// One of the neighbours alone, in this way.
+    /// Only the neighbours exchange, in this way.
     Before(Primitive),
     /// Packets within the domains.
     Within,
@@ -153,12 +155,12 @@ enum Step<'f> {
 fn plan(world: &World, forms: &[Form]) -> Result<Plan, RunError> {
     let &World { ranks, blocks, .. } = world;
     let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * chunk(blocks))).collect();
-    // Once in each way of sending that the forms have.
+    // One launch before for each way of sending that the forms use.
     let (mut sent, mut steps) = (Vec::new(), Vec::new());
     for form in forms {
         if !sent.contains(&form.primitive) {
             sent.push(form.primitive);
-            // Twice into windows: at first there is nothing in one that could be overwritten too early.
+            // Writes windows twice, because the first launch cannot overwrite anything too early.
             let times = if form.primitive == Primitive::Direct { 2 } else { 1 };
             steps.extend((0..times).map(|_| Step::Before(form.primitive)));
             if form.primitive == Primitive::Packet && world.is_mixed() {
@@ -180,7 +182,7 @@ fn plan(world: &World, forms: &[Form]) -> Result<Plan, RunError> {
     Ok(plan)
 }
 
-/// Elements of a chunk: some steps for every block, of which the last has less to do.
+/// The number of elements of a chunk. It gives every block several steps, and the last block fewer.
 fn chunk(blocks: usize) -> usize {
     blocks * 44 - 3
 }
@@ -195,14 +197,14 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
         Kind::Scatter => (all, one),
     };
     let direct = form.primitive == Primitive::Direct;
-    // A window is an output as a whole; where the output is one chunk it has the rest for nothing.
+    // A window is always a whole output. If the output is only one chunk, the rest of the window is unused.
     let windows: Vec<Tensor<f32>> = windows.iter().map(|window| window.slice(0..received)).collect();
     let out = if direct { window.slice(0..received) } else { Tensor::zeros(received) };
     let inp = Tensor::<f32>::zeros(sent);
     let exchange = of_kind(form.kind, link, &out, &inp);
     let exchange = if direct { exchange.window(&link.window(&windows)) } else { exchange };
     let (slot_bytes, depth) = form.slots;
-    // Posts carry no packets, and go through slots instead.
+    // Posts carry no packets. The message goes through slots instead.
     let staged = form.primitive != Primitive::Direct && (form.primitive != Primitive::Packet || link.is_dense());
     let config = Knobs {
         primitive: Some(form.primitive),

@@ -35,19 +35,19 @@ use tilewire::{Knobs, Primitive, RunError, Tensor, kernel, sendrecv};
 pub struct Case {
     /// The collective it belongs to.
     pub collective: &'static str,
-    /// Which schedule of it.
+    /// The name of the schedule within its collective.
     pub name: String,
     build: Box<dyn Fn() -> Result<Plan, RunError>>,
 }
 
 impl Case {
-    /// Its launches: traced now, which is what takes time and memory.
+    /// Traces its launches. This takes time and memory.
     pub fn plan(&self) -> Result<Plan, RunError> {
         (self.build)()
     }
 }
 
-/// Cases, as they are listed.
+/// The list of cases.
 #[derive(Default)]
 struct Cases(pub Vec<Case>);
 
@@ -68,7 +68,7 @@ impl Cases {
 struct World {
     ranks: usize,
     blocks: usize,
-    /// Ranks of different domains post to each other. None: all share memory.
+    /// Ranks of different domains post to each other. If there are no domains, all ranks share memory.
     domains: Option<Rc<[Vec<usize>]>>,
 }
 
@@ -77,7 +77,7 @@ impl World {
         self.domains.is_some()
     }
 
-    /// True if it has near peers and far ones.
+    /// True if the world has both near and far pairs.
     fn is_mixed(&self) -> bool {
         self.domains.iter().any(|domains| domains.iter().any(|domain| domain.len() > 1))
     }
@@ -95,13 +95,12 @@ impl World {
     }
 }
 
-/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked
-/// for.
+/// The cases of all collectives, for a number of ranks and blocks. A case is traced only by [`Case::plan`].
 pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
     shipped_in(&World { ranks, blocks, domains: None })
 }
 
-/// The same in a world of any links.
+/// Does the same in a world with these links.
 fn shipped_in(world: &World) -> Vec<Case> {
     let mut cases = Cases::default();
     let add = |cases: &mut Cases, name: &str, plan: fn(&World) -> Result<Plan, RunError>| {
@@ -123,7 +122,7 @@ fn shipped_in(world: &World) -> Vec<Case> {
         }
     }
     add(&mut cases, "packet", |world| packets(world, 0, MESSAGES));
-    // Sixteen messages before the flags come round, so that every place is used twice before and once after.
+    // Sixteen messages before the flags wrap around. So every place is used twice before and once after that.
     add(&mut cases, "packet, last flags", |world| packets(world, (1 << 16) - 16, MESSAGES + 8));
     add(&mut cases, "packet, two values", packed_packets);
     add(&mut cases, "direct", direct);
@@ -133,7 +132,7 @@ fn shipped_in(world: &World) -> Vec<Case> {
     cases.0
 }
 
-/// The cases of everything that posts carry, likewise.
+/// The same for everything that posts can carry.
 pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
     let mut cases = Cases::default();
     if ranks > 1 {
@@ -145,10 +144,10 @@ pub fn posted(ranks: usize, blocks: usize) -> Vec<Case> {
     cases.0
 }
 
-/// The same in a world with these domains of ranks, which `links` names.
+/// Does the same in a world with these domains of ranks. `links` is the name of this arrangement.
 ///
 /// # Panics
-/// When a case is traced, if a rank is not in exactly one domain.
+/// When a case is traced, if some rank is not in exactly one domain.
 pub fn posted_in(ranks: usize, blocks: usize, links: &str, domains: &[Vec<usize>]) -> Vec<Case> {
     let mut cases = Cases::default();
     posted::cases_in(&mut cases, (ranks, blocks), links, domains);
@@ -156,7 +155,7 @@ pub fn posted_in(ranks: usize, blocks: usize, links: &str, domains: &[Vec<usize>
     cases.0
 }
 
-/// Slot bytes and depths of three launches: smaller slots, then other depths, then as at first.
+/// Slot bytes and depths of three launches. The second has smaller slots, and the third has the first one's slot size.
 const GEOMETRIES: [(usize, usize); 3] = [(128, 4), (256, 8), (128, 4)];
 
 fn in_slots(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Knobs {
@@ -170,11 +169,11 @@ fn in_slots(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, us
     }
 }
 
-/// Launches through the same slots, each by a primitive of its own.
+/// Launches through the same slots, each with its own primitive.
 fn staged(world: &World, primitives: [Primitive; 3]) -> Result<Plan, RunError> {
     let blocks = world.blocks;
     world.small().plan(GEOMETRIES.len(), |link, launch| {
-        // More steps than slots in every launch, or a wait for a credit would wait for nothing.
+        // Every launch has more steps than slots. Otherwise a wait for a credit would be satisfied from the beginning.
         let (x, y) = (Tensor::<f32>::zeros(blocks * 560), Tensor::<f32>::zeros(blocks * 560));
         let (to, from) = link.neighbours();
         let config = in_slots(primitives[launch], blocks, GEOMETRIES[launch]);
@@ -182,7 +181,7 @@ fn staged(world: &World, primitives: [Primitive; 3]) -> Result<Plan, RunError> {
     })
 }
 
-/// Who sends and who receives have blocks of their own.
+/// Sending and receiving roles run in separate blocks.
 fn split(world: &World) -> Result<Plan, RunError> {
     let blocks = world.blocks;
     world.small().plan(GEOMETRIES.len(), |link, launch| {
@@ -193,7 +192,7 @@ fn split(world: &World) -> Result<Plan, RunError> {
     })
 }
 
-/// Launches of one geometry that begin and end within a group of steps whose slots are waited for at once.
+/// Launches of one geometry that begin and end within a group of steps whose slots are waited for together.
 fn in_groups(world: &World) -> Result<Plan, RunError> {
     let blocks = world.blocks;
     let steps = [11, 6, 7, 9];
@@ -206,7 +205,7 @@ fn in_groups(world: &World) -> Result<Plan, RunError> {
     })
 }
 
-/// Tiles of two parts that are narrower at the edge: as many bulk copies for a step as there are parts.
+/// Tiles of two parts that are narrower at the edge. A step has as many bulk copies as there are parts.
 fn packed_bulk(world: &World) -> Result<Plan, RunError> {
     let blocks = world.blocks;
     world.small().plan(3, |link, launch| {
@@ -230,8 +229,8 @@ fn packed_bulk(world: &World) -> Result<Plan, RunError> {
 fn copies_of(primitive: Primitive, world: &World, copies: u32) -> Result<Plan, RunError> {
     let (blocks, bulk) = (world.blocks, primitive == Primitive::Bulk);
     if world.posts() {
-        // As the collective makes it: a far peer gets staged instead of bulk, and near and far ones have plans of their
-        // own.
+        // The builder decides, as for users: a far peer gets staged instead of bulk, and near and far peers have
+        // separate plans.
         return world.small().with_copies(copies as usize).plan(GEOMETRIES.len(), |link, launch| {
             let (slot_bytes, depth) = GEOMETRIES[launch];
             let slots = (slot_bytes, depth - depth % copies as usize);
@@ -242,9 +241,9 @@ fn copies_of(primitive: Primitive, world: &World, copies: u32) -> Result<Plan, R
     }
     world.small().plan(GEOMETRIES.len(), |link, launch| {
         let (slot_bytes, depth) = GEOMETRIES[launch];
-        // A slot has one owner among the copies.
+        // Each slot belongs to one of the copies.
         let depth = depth - depth % copies as usize;
-        // An odd number of steps: the copies begin at another place each time.
+        // The number of steps is odd, so the copies begin at different places in each launch.
         let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
         let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
         let staged = StagedPlan { copies, ..StagedPlan::new(&link.link(link.rank()), slot_bytes, depth, blocks)? };
@@ -269,7 +268,8 @@ fn copies_of(primitive: Primitive, world: &World, copies: u32) -> Result<Plan, R
     })
 }
 
-/// Launches of packets: places come round after eight, and so do slots where packets fall back to staged.
+/// The number of launches of packets. Places are reused after eight messages, and so are slots where packets fall back
+/// to staged.
 const MESSAGES: usize = 13;
 
 fn packets(world: &World, first: u64, messages: usize) -> Result<Plan, RunError> {
@@ -287,7 +287,7 @@ fn packets(world: &World, first: u64, messages: usize) -> Result<Plan, RunError>
     })
 }
 
-/// Packets, and small slots for what posts carry instead.
+/// Knobs for packets, and for the small slots that posts use instead.
 fn packet_knobs(link: &RehearsalRank, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Knobs {
     let posts = link.is_dense();
     Knobs {
@@ -323,7 +323,7 @@ fn direct(world: &World) -> Result<Plan, RunError> {
     let blocks = world.blocks;
     let len = blocks * 48;
     let windows: Vec<Tensor<f32>> = (0..world.ranks).map(|_| Tensor::zeros(len)).collect();
-    // The last block has less to do, and less again in the second launch.
+    // The last block has fewer elements, and still fewer in the second launch.
     let mut plan =
         world.small().plan(3, |link, launch| before::direct(link, blocks, &windows, len - launch % 2 * 7))?;
     for (rank, window) in windows.iter().enumerate() {

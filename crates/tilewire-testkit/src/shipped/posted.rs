@@ -1,4 +1,4 @@
-//! Plans of schedules that travel by posts: in a world where all peers are far, and in one where some are.
+//! Plans of schedules that travel by posts: in a world of far peers only, and in a world of near and far peers.
 
 use super::exchanges::MEDLEY;
 use super::{Case, Cases, GEOMETRIES, World, before, by_hand, columns, in_slots, shipped_in, windows};
@@ -12,10 +12,10 @@ use tilewire::{
     reduce_scatter, scatter, sendrecv,
 };
 
-/// The cases of everything that posts carry, in worlds that together have every kind of pair.
+/// The cases of everything that posts carry, in worlds that together have every kind of pair of ranks.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     let alone: Vec<Vec<usize>> = (0..ranks).map(|rank| vec![rank]).collect();
-    // Domains that are not contiguous, each with near peers where there are enough ranks.
+    // Domains that are not contiguous. Each has near peers if there are enough ranks.
     let mixed = [0, 1].map(|first| (first..ranks).step_by(2).collect::<Vec<_>>()).to_vec();
     let mut worlds = vec![("posted", alone)];
     if ranks > 2 {
@@ -26,7 +26,7 @@ pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     }
 }
 
-/// The same in a world with these domains, which `links` names.
+/// Does the same in a world with these domains. `links` is the name of this arrangement.
 pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links: &str, domains: &[Vec<usize>]) {
     windows::cases_in(cases, blocks, links, domains);
     by_hand::cases_in(cases, (ranks, blocks), links, domains);
@@ -39,34 +39,35 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
     let world = World { ranks, blocks, domains: Some(domains.into()) };
     for case in shipped_in(&world).into_iter().filter(is_own) {
         let name = format!("{}, {links}", case.name);
-        // Those above ask more of posts.
+        // The cases above are stricter with posts.
         if !cases.0.iter().any(|other| (other.collective, &other.name) == (case.collective, &name)) {
             cases.0.push(Case { name, ..case });
         }
     }
 }
 
-/// True for a schedule of ranks that share memory that can run among far peers, and means something there.
+/// True for a schedule for shared memory that can also run among far peers, and that tests something there.
 fn is_own(case: &Case) -> bool {
-    // Far peers take no packets, nor map windows: one-shot refuses. The others fall back to slots, where the numbers of
-    // packets are nothing.
+    // Far peers take no packets and map no windows, so one-shot is refused. Other schedules fall back to slots, where
+    // the numbers of packets mean nothing.
     let is_one_shot = case.collective == "all_reduce" && case.name.contains("one-shot");
-    // What goes into windows has cases of its own: in place, and through an outbox. Reductions fall back to slots.
+    // Schedules for windows have separate cases, in place and through an outbox. Reductions fall back to slots.
     let is_reduction = matches!(case.collective, "all_reduce" | "reduce_scatter");
     let is_window = (case.name.starts_with("direct") && case.name != columns::DIRECT) || case.name == MEDLEY;
     let is_window = is_window && !is_reduction;
     !is_one_shot && !is_window && !case.name.ends_with("last flags")
 }
 
-/// A launch of a schedule, as a case has three of them.
+/// Traces one launch of a schedule. A case has three launches.
 pub(super) type Trace = fn(&RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError>;
 
-/// By collective: a name, the copies of roles, and a launch.
+/// For each collective: a name, the copies of roles, and a launch.
 const ALL: &[(&str, &str, usize, Trace)] = &[
     ("sendrecv", "staged", 1, |link, blocks, n| exchange(link, blocks, Primitive::Staged, n)),
     ("sendrecv", "staged, 2 copies", 2, |link, blocks, n| exchange(link, blocks, Primitive::Staged, n)),
     ("sendrecv", "bulk", 1, |link, blocks, n| exchange(link, blocks, Primitive::Bulk, n)),
-    // Bulk in larger slots first: a post that goes too far is found where nothing was written before.
+    // Bulk in larger slots comes first, because a post that goes too far is found only where nothing was written
+    // before.
     ("sendrecv", "staged between bulk", 1, |link, blocks, n| {
         let primitive = if n == 1 { Primitive::Staged } else { Primitive::Bulk };
         exchange(link, blocks, primitive, 1 - n % 2)
@@ -115,7 +116,7 @@ const ALL: &[(&str, &str, usize, Trace)] = &[
     ("scatter", "bulk", 1, |link, blocks, n| bulk("scatter", link, blocks, (Rounds::Roles, n))),
 ];
 
-/// Bulk copies into the slots of an outbox.
+/// Bulk copies go into the slots of an outbox.
 fn bulk(
     collective: &str,
     link: &RehearsalRank,
@@ -138,10 +139,10 @@ pub(super) fn plan(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Pla
     world.plan(GEOMETRIES.len(), |link, launch| trace(link, blocks, launch))
 }
 
-/// The same after and between exchanges with the neighbours alone. After the first one, counters that differ from peer
-/// to peer show whether a rank takes the slots of one for those of another. The second one fills all bytes that the
-/// last launch puts into, in other slots: nothing but the drain tells a ring that they have been read. It comes late,
-/// because a put that goes too far is found where nothing was written before.
+/// The same, after and between exchanges of the neighbours alone. The first exchange makes counters differ from peer to
+/// peer. So a rank that takes one peer's slots for another's is found. The second exchange fills all bytes that the
+/// last launch writes, in other slots. So only the drain tells a ring that they have been read. The second exchange
+/// comes late, because a put that goes too far is found only where nothing was written before.
 pub(super) fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -> Result<Plan, RunError> {
     world.plan(2 + GEOMETRIES.len(), |link, launch| match launch {
         0 => exchange(link, blocks, Primitive::Staged, 0),
@@ -151,7 +152,7 @@ pub(super) fn after_neighbours(world: &Rehearsal, blocks: usize, trace: Trace) -
     })
 }
 
-/// As [`Rehearsal::small`], with a second channel for every block: results of two phases come back there.
+/// Like [`Rehearsal::small`], with a second channel for every block, on which the results of two phases come back.
 pub(super) fn world(ranks: usize, blocks: usize, domains: &[Vec<usize>]) -> Rehearsal {
     let domains: Vec<&[usize]> = domains.iter().map(Vec::as_slice).collect();
     let world = Rehearsal::new(Geometry {
@@ -165,7 +166,7 @@ pub(super) fn world(ranks: usize, blocks: usize, domains: &[Vec<usize>]) -> Rehe
     world.mesh(&domains)
 }
 
-/// Elements of a chunk: more steps than slots, and a last tile that is short.
+/// The number of elements of a chunk. It gives more steps than slots, and a short last tile.
 pub(super) fn len(blocks: usize) -> usize {
     blocks * 330 - 3
 }
@@ -189,7 +190,7 @@ pub(super) fn exchange(
     sendrecv(link, &floats(len(blocks)), &floats(len(blocks)), to, from).config(config).trace()
 }
 
-/// Two parts, and tiles that are narrower at the edge: neither gaps nor padding may travel.
+/// Two parts, and tiles that are narrower at the edge. Neither gaps nor padding may travel.
 fn two_values(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
     let (rows, cols) = (blocks * 5, 23);
     let (to, from) = link.neighbours();
@@ -214,7 +215,7 @@ fn scattered(link: &RehearsalRank, blocks: usize, algorithm: Algorithm, launch: 
 }
 
 fn reduced(link: &RehearsalRank, blocks: usize, algorithm: Algorithm, launch: usize) -> Result<Traced, RunError> {
-    // Shards that are not all of one length.
+    // The shards have different lengths.
     let len = link.world_size() * len(blocks) - 1;
     all_reduce(link, &floats(len), &floats(len)).algorithm(algorithm).config(slots(blocks, launch)).trace()
 }

@@ -1,4 +1,4 @@
-//! Plans for the reductions, and for what goes round a ring.
+//! Plans for the reductions, and for all schedules of rings.
 
 use super::{Cases, MESSAGES, World, before};
 use tilewire::check::Plan;
@@ -44,7 +44,7 @@ pub(super) fn cases(cases: &mut Cases, world: &World) {
     });
     cases.add("reduce_scatter", "ring", ring, move |l, n| scatter(l, n, (Ring, Primitive::Staged), Rounds::Roles));
     let all = move |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds, in_place: bool| {
-        // Shards that are not all of one length.
+        // The shards have different lengths.
         let inp = Tensor::<f32>::zeros(link.world_size() * chunk(blocks) - 1);
         let out = if in_place { inp.clone() } else { Tensor::zeros(inp.len()) };
         reduce(all_reduce(link, &out, &inp), link, way, rounds, (blocks, n))
@@ -59,7 +59,7 @@ pub(super) fn cases(cases: &mut Cases, world: &World) {
         all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true)
     });
     cases.add("all_reduce", "one-shot", packets, move |link, _| one_shot(link, blocks, 21, false));
-    // Over transports on which others have copies of their roles.
+    // On transports where other collectives use copies of their roles.
     let copied = Shape { copies: true, ..staged };
     let around = Shape { copies: true, ..ring };
     let in_one_pass = Shape { copies: true, ..packets };
@@ -90,7 +90,7 @@ struct Of<'c> {
 }
 
 impl Of<'_> {
-    /// Adds a case of launches over a transport of this shape.
+    /// Adds a case whose launches run over a transport of this shape.
     fn add(
         &mut self,
         collective: &'static str,
@@ -108,7 +108,7 @@ impl Of<'_> {
     }
 }
 
-/// What goes through windows.
+/// Reductions through windows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Windows {
     Scatter,
@@ -117,11 +117,11 @@ enum Windows {
     InPlace,
 }
 
-/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads
-/// too early, or is not waited for, reads what is being written.
+/// Every rank writes its window before and after these reductions, and its neighbour's between two of them. A rank that
+/// reads too early, or that nobody waits for, reads bytes that are being written.
 fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
     let &World { ranks, blocks, .. } = world;
-    // Shards of an all-reduce that are not all of one length.
+    // The shards of the all-reduce have different lengths.
     let one = chunk(blocks);
     let len = if what == Windows::Scatter { ranks * one } else { ranks * one - 1 };
     let windows = || -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
@@ -131,7 +131,7 @@ fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
         Windows::All | Windows::OneShot => windows(),
         Windows::InPlace => inputs.clone(),
     };
-    // Where ranks do not map each other's windows, it goes through slots instead.
+    // Ranks that do not map each other's windows use slots instead.
     let rehearsal = if world.posts() { two_way(world) } else { world.small() };
     rehearsal.plan(3 * 5, |link, n| {
         let (inp, out) = (&inputs[link.number() as usize], &outputs[link.number() as usize]);
@@ -163,37 +163,39 @@ fn slots(link: &RehearsalRank, algorithm: Algorithm, launch: usize) -> (usize, u
 #[derive(Clone, Copy)]
 struct Shape {
     primitive: Primitive,
-    /// Whether the transport shares slots out to copies of roles.
+    /// True if the transport deals its slots to copies of roles.
     copies: bool,
     launches: usize,
-    /// So many of them come before the launch of others.
+    /// The number of launches before the launch of another collective.
     before_others: usize,
-    /// Slot bytes and depth of that.
+    /// Slot bytes and depth of that other launch.
     slots_of_others: (usize, usize),
 }
 
-/// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not
-/// read.
+/// Slot bytes and depths of the launches. The bytes of the first one lie where the launch before left some that have
+/// not been read.
 const SLOTS: [(usize, usize); 3] = [(128, 2), (64, 4), (64, 2)];
 
-/// The same for rings; the launch of others comes after the first. Whoever has received something in a ring of no more
-/// ranks than slots knows that its next slot is free. So
+/// The same for rings, where the launch of another collective comes after the first one. In a ring of at most as many
+/// ranks as slots, a rank that has received something knows that its next slot is free. Therefore:
 ///
-/// - the first launch has a slot for every step of a tile, and nothing was written there before: bytes that are put
-///   elsewhere are missed,
-/// - the second has the geometry of the others before it: what those left behind is what credits are needed for,
-/// - it has an even number of steps, as all have, so that the third begins where its last step lies, of which a ring of
-///   two does not know that it is read: what the drain is needed for.
+/// - The first launch has a slot for every step of a tile, and nothing was written there before. So bytes that are put
+///   elsewhere are found.
+/// - The second launch has the geometry of the other collective before it. So credits are needed for the bytes which
+///   that one left behind.
+/// - The second launch has an even number of steps, as all of them have. So the third one begins at its last step. A
+///   ring of two ranks does not know that this step has been read, and needs the drain.
 fn ring_slots(ranks: usize) -> [(usize, usize); 3] {
     [(64, 2 * ranks), before::SLOTS, (128, 2)]
 }
 
-/// Elements of a chunk: an even number of tiles for every block, of which the last has less to do.
+/// The number of elements of a chunk. It gives an even number of tiles for every block, and the last block has fewer
+/// elements.
 fn chunk(blocks: usize) -> usize {
     blocks * 64 - 3
 }
 
-/// A transport that has two channels for every block: what comes back has one of its own.
+/// A transport with two channels for every block. Results come back on the second one.
 fn two_way(world: &World) -> Rehearsal {
     let &World { ranks, blocks, .. } = world;
     world.joined(Rehearsal::new(Geometry {
@@ -207,7 +209,7 @@ fn two_way(world: &World) -> Rehearsal {
     }))
 }
 
-/// Launches over it.
+/// Builds a plan whose launches run over this transport.
 fn plan(
     world: &World,
     shape: Shape,
@@ -215,7 +217,7 @@ fn plan(
 ) -> Result<Plan, RunError> {
     let (blocks, rehearsal) = (world.blocks, two_way(world));
     let Shape { primitive, copies, launches, before_others, slots_of_others } = shape;
-    // Two, and as few slots as otherwise: each is needed again soon.
+    // There are two copies, and as few slots as otherwise, so that each slot is soon needed again.
     rehearsal.with_copies(if copies { 2 } else { 1 }).plan(1 + launches, |link, n| match (n, primitive) {
         (n, Primitive::Packet) if n == before_others && !world.posts() => before::packet(link, blocks),
         (n, _) if n == before_others => before::staged(link, 2 * blocks, slots_of_others),
@@ -244,7 +246,7 @@ fn reduce(
 ) -> Result<Traced, RunError> {
     let slots = slots(link, algorithm, launch);
     let knobs = config(primitive, blocks, slots);
-    // Posts carry no packets, and go through slots instead.
+    // Posts carry no packets. The message goes through slots instead.
     let knobs = match link.is_dense() {
         true => Knobs { slot_bytes: Some(slots.0), depth: Some(slots.1), ..knobs },
         false => knobs,
@@ -252,7 +254,7 @@ fn reduce(
     reduction.algorithm(algorithm).rounds(rounds).config(knobs).trace()
 }
 
-/// A few elements for every block, of which several share a packet, or fill it.
+/// Every block has a few elements. Several of them share a packet, or fill it.
 fn one_shot(link: &RehearsalRank, blocks: usize, each: usize, in_place: bool) -> Result<Traced, RunError> {
     let inp = Tensor::<i16>::zeros(blocks * each);
     let out = if in_place { inp.clone() } else { Tensor::zeros(inp.len()) };
@@ -260,7 +262,8 @@ fn one_shot(link: &RehearsalRank, blocks: usize, each: usize, in_place: bool) ->
     all_reduce(link, &out, &inp).algorithm(Algorithm::OneShot).config(config).trace()
 }
 
-/// Messages whose flags come round, to neighbours one before the others: of several messages only some are the last.
+/// Messages whose flags wrap around, after messages to one neighbour only: some of several messages are the last ones,
+/// not all.
 fn last_flags(world: &World) -> Result<Plan, RunError> {
     let (world, blocks) = (world.small().with_copies(4), world.blocks);
     world.at_message((1 << 16) - 16);
@@ -277,18 +280,20 @@ fn ring_gather(link: &RehearsalRank, blocks: usize, slots: (usize, usize)) -> Re
     all_gather(link, &out, &inp).algorithm(Algorithm::Ring).config(config).trace()
 }
 
-/// Neighbours that share the second of two values: so many that a tile does not fit its slot unless they do.
+/// The number of neighbours that share the second value. It is so large that a tile fits its slot only if they share
+/// it.
 const SHARERS: usize = 32;
 
-/// The smallest slots for two values, each of which begins on 64 bytes: one group of 16 bits each.
+/// The smallest slots for two values. Each value begins at a multiple of 64 bytes, and a slot holds one group of 16-bit
+/// payloads.
 const SHARED_SLOTS: (usize, usize) = (128, 2);
 
-/// A payload and what its neighbours have in common, as a quantised gather has them.
+/// A payload and a value that neighbours share, as in a quantised gather.
 fn shared_ring_gather(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
-    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of
-    // which the shared values lie where the second launch left its last payload.
+    // The slots of all rings; a block's staging has 16 of them here. The tiles of the third launch are two groups.
+    // Their shared values lie where the second launch left its last payload.
     let slots = [(128, (2 * link.world_size()).min(16)), SHARED_SLOTS, (320, 2)][launch];
-    // An even number of tiles for every block again, and a last group that is not whole.
+    // Again an even number of tiles for every block. The last group is not whole.
     let one = blocks * 4 * SHARERS - 3;
     let (inp, out) = (Tensor::<f32>::zeros(one), Tensor::<f32>::zeros(link.world_size() * one));
     let config = Knobs { granule: Some(SHARERS), ..config(Primitive::Staged, blocks, slots) };

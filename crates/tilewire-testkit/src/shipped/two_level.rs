@@ -1,4 +1,4 @@
-//! Plans of what goes in two levels: between domains once, and within them by relays.
+//! Plans of collectives in two levels: chunks cross once between domains, and relays pass them on within a domain.
 
 use super::posted::{Trace, floats, len, plan, slots, world};
 use super::{Cases, GEOMETRIES, before};
@@ -7,7 +7,7 @@ use tilewire::link::{Staged, Transport};
 use tilewire::rehearsal::RehearsalRank;
 use tilewire::{Algorithm, Knobs, Rank, RunError, Traced, all_gather, all_to_all, broadcast, kernel};
 
-/// The cases of what goes in two levels, over domains that are equal, of one rank, or not contiguous.
+/// The cases in two levels, over domains that are equal, that have one rank, or that are not contiguous.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     for (name, domains) in worlds(ranks) {
         cases_in(cases, (ranks, blocks), &name, &domains);
@@ -35,17 +35,17 @@ pub(super) fn cases_in(cases: &mut Cases, (ranks, blocks): (usize, usize), links
     }
 }
 
-/// True if rank 0 passes on what `origin` sends, to several near peers.
+/// True if rank 0 passes the data of `origin` on to several near peers.
 fn passes_on(origin: usize, domains: &[Vec<usize>]) -> bool {
     let of = |rank: usize| domains.iter().find(|domain| domain.contains(&rank));
     let (Some(near), Some(far)) = (of(0), of(origin)) else { return false };
-    // A domain's ranks count in rank order.
+    // Ranks of a domain are counted in rank order.
     let number = far.iter().filter(|&&rank| rank < origin).count();
     near != far && near.len() > 2 && number % near.len() == 0
 }
 
-/// Rank 0 passes something on to its first near peer. Its counters then differ from near peer to near peer, or to
-/// mistake one for the other would be no mistake.
+/// Rank 0 passes something on to its first near peer. So its counters differ from near peer to near peer. Otherwise
+/// taking one for the other would have no effect.
 fn ahead(link: &RehearsalRank, blocks: usize, domains: &[Vec<usize>]) -> Result<Traced, RunError> {
     let near = domains.iter().find(|domain| domain.contains(&0));
     let near = near.and_then(|domain| domain.iter().filter(|&&rank| rank > 0).min());
@@ -75,7 +75,7 @@ fn ahead(link: &RehearsalRank, blocks: usize, domains: &[Vec<usize>]) -> Result<
     })
 }
 
-/// Pairs of domains, by name, of at least three ranks.
+/// Pairs of domains of at least three ranks, with a name for each pair.
 fn worlds(ranks: usize) -> Vec<(String, Vec<Vec<usize>>)> {
     let cut = |at: usize| (format!("{at}+{}", ranks - at), vec![(0..at).collect(), (at..ranks).collect()]);
     let cuts = [1, ranks / 2, ranks - 1].map(cut);
@@ -89,19 +89,20 @@ fn worlds(ranks: usize) -> Vec<(String, Vec<Vec<usize>>)> {
     worlds
 }
 
-/// As [`ALL`], in two levels.
+/// The entries of [`ALL`] that go in two levels.
 const TWO_LEVEL: &[(&str, &str, usize, Trace)] = &[
     ("all_gather", "", 1, |link, blocks, n| gathered(link, slots(blocks, n), blocks)),
     ("all_gather", ", 2 copies", 2, |link, blocks, n| gathered(link, slots(blocks, n), blocks)),
     ("all_gather", ", 2 copies in shared roles", 2, |link, blocks, n| {
         gathered(link, Knobs { send_warps: Some(2), recv_warps: Some(2), ..slots(blocks, n) }, blocks)
     }),
-    // The same root in all launches: a pipeline that is used once shows no mistake about its counters.
+    // All launches have the same root, because a mistake about a pipeline's counters shows only when the pipeline is
+    // used again.
     ("broadcast", " from the first rank", 1, |link, blocks, n| spread(link, Rank::new(0), blocks, n)),
     ("broadcast", " from the last rank", 1, |link, blocks, n| {
         spread(link, Rank::new(link.world_size() as u32 - 1), blocks, n)
     }),
-    // Not in two levels, but between the same domains: legs that have different numbers of blocks.
+    // In one level, between the same domains: legs with different numbers of blocks.
     ("all_to_all", " world, fewer blocks for far peers", 1, |link, blocks, n| {
         let (out, inp) = (floats(link.world_size() * len(blocks)), floats(link.world_size() * len(blocks)));
         let near = Knobs { blocks: Some(2 * blocks), ..slots(blocks, n) };

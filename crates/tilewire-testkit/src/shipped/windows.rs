@@ -1,4 +1,4 @@
-//! Plans of what posts carry into windows: through an outbox, and from where the input lies.
+//! Plans of posts into windows: through an outbox, and straight from the input.
 
 use super::exchanges::MEDLEY;
 use super::posted::{self, exchange, floats, slots, world};
@@ -11,11 +11,11 @@ use tilewire::{
     Knobs, Primitive, Rank, RunError, Tensor, Traced, all_gather, all_to_all, broadcast, gather, scatter, sendrecv,
 };
 
-/// The cases in a world with these domains, which `links` names.
+/// The cases in a world with these domains. `links` is the name of this arrangement.
 pub(super) fn cases_in(cases: &mut Cases, blocks: usize, links: &str, domains: &[Vec<usize>]) {
     let how = |in_place| if in_place { "in place" } else { "through an outbox" };
-    // Where a wait for arrivals comes before a fill of an outbox, to swap the two is no mistake: legs post in place
-    // alone.
+    // If a wait for arrivals comes before an outbox is filled, swapping the two is no mistake. So schedules with legs
+    // are checked in place only.
     let is_one = |what: &str, in_place: bool| in_place || !what.contains("legs");
     for (&(collective, what, trace), in_place) in DIRECT.iter().flat_map(|case| [(case, false), (case, true)]) {
         if !is_one(what, in_place) {
@@ -35,7 +35,7 @@ pub(super) fn cases_in(cases: &mut Cases, blocks: usize, links: &str, domains: &
     }
 }
 
-/// A launch of an exchange into windows: the output and the window, the input, and the knobs.
+/// Traces one launch of an exchange into windows. It takes the output and its window, the input, and the knobs.
 type Direct = fn(&RehearsalRank, (&Tensor<f32>, &Window<f32>), &Tensor<f32>, Knobs, bool) -> Result<Traced, RunError>;
 
 macro_rules! hooked {
@@ -48,7 +48,7 @@ macro_rules! hooked {
     }};
 }
 
-/// By collective, and how the rounds share a launch if that is said.
+/// For each collective: the way in which the rounds share a launch, if it is specified.
 const DIRECT: &[(&str, &str, Direct)] = &[
     ("sendrecv", "", |link, (out, window), inp, knobs, in_place| {
         let (to, from) = link.neighbours();
@@ -67,7 +67,7 @@ const DIRECT: &[(&str, &str, Direct)] = &[
         hooked!(gather(link, out, &inp.slice(0..out.len() / link.world_size()), Rank::new(1)), window, knobs, in_place)
     }),
     ("scatter", "", |link, (out, window), inp, knobs, in_place| {
-        // An output is a whole window, so the input of the root is as long as all of them.
+        // An output is a whole window, so the root's input is as long as all of them together.
         hooked!(scatter(link, out, inp, Rank::new(1)), window, knobs, in_place)
     }),
     ("all_to_all", ", rounds as blocks", |link, (out, window), inp, knobs, in_place| {
@@ -76,7 +76,7 @@ const DIRECT: &[(&str, &str, Direct)] = &[
     ("all_to_all", ", legs as blocks", |link, (out, window), inp, knobs, in_place| {
         hooked!(all_to_all(link, out, inp).rounds(Rounds::Legs), window, knobs, in_place)
     }),
-    // Between near peers alone, where no hook is in the way.
+    // Only near peers exchange, so no hook is involved.
     ("all_to_all", ", kept while sent", |link, (out, window), inp, knobs, in_place| {
         let exchange = all_to_all(link, out, inp).rounds(Rounds::Roles).keep_while_sending();
         hooked!(exchange, window, Knobs { blocks: Some(1), ..knobs }, in_place)
@@ -94,8 +94,8 @@ const BACK: Direct = |link, (out, window), inp, knobs, in_place| {
     hooked!(sendrecv(link, out, &inp.slice(0..out.len()), from, to), window, knobs, in_place)
 };
 
-/// Launches into the same windows from the same inputs and outboxes, with other blocks in one of them. The last block
-/// has less to do.
+/// Launches into the same windows from the same inputs and outboxes. One of them has another number of blocks. The last
+/// block has fewer elements.
 fn direct(
     domains: &[Vec<usize>],
     blocks: usize,
@@ -110,9 +110,9 @@ fn direct(
         let (rank, blocks) = (link.number() as usize, if launch == 4 { 1 } else { blocks });
         let knobs =
             Knobs { primitive: Some(Primitive::Direct), blocks: Some(blocks), granule: Some(1), ..Knobs::default() };
-        // First with the neighbours alone, as in `after_neighbours`. Twice to the next rank: a single launch finds
-        // nothing that an earlier one left. Once the other way round: the next rank may be near, and far peers must
-        // differ as well.
+        // The neighbours alone exchange first, as in `after_neighbours`. There are two launches to the next rank,
+        // because a single launch meets nothing left by an earlier one. One launch goes the other way, because the next
+        // rank may be near, and the counters of far peers must differ as well.
         let trace = match launch {
             0 | 1 => DIRECT[0].2,
             2 => BACK,
@@ -122,7 +122,7 @@ fn direct(
     })
 }
 
-/// Exchanges of all kinds in turn, through slots and into windows, over one transport.
+/// Exchanges of all kinds, one after the other, through slots and into windows, over one transport.
 fn medley(domains: &[Vec<usize>], blocks: usize, in_place: bool) -> Result<Plan, RunError> {
     let ranks: usize = domains.iter().map(Vec::len).sum();
     let len = ranks * (blocks * 37 - 3);
@@ -138,7 +138,8 @@ fn medley(domains: &[Vec<usize>], blocks: usize, in_place: bool) -> Result<Plan,
         let (one, all) = (|| floats(posted::len(blocks)), || floats(ranks * posted::len(blocks)));
         match launch {
             0 => exchange(link, blocks, Primitive::Staged, 0),
-            // As in `direct`, but once more to the next rank: what comes from the root must not make up for it.
+            // As in `direct`, with one more launch to the next rank, so that data from the root does not hide a
+            // mistake.
             1..=3 => direct(of("sendrecv")),
             4 => direct(BACK),
             5 => all_to_all(link, &all(), &all()).config(slots(blocks, 0)).trace(),

@@ -1,4 +1,4 @@
-//! A library that Python opens with `ctypes`: tensors that it makes, gives away and takes as DLPack capsules. The test
+//! A library that Python opens with `ctypes`. It makes tensors, and gives and takes them as DLPack capsules. The test
 //! `numpy::` of the suite runs it, with `round_trip.py`.
 
 use std::any::Any;
@@ -10,10 +10,10 @@ use tilewire::tensor::Foreign;
 use tilewire::tensor::dlpack::{DLManagedTensor, DLManagedTensorVersioned, DlpackError};
 use tilewire::{Tensor, map};
 
-/// What `freed` returns.
+/// The counter that `freed` returns.
 static FREED: AtomicU32 = AtomicU32::new(0);
 
-/// Numbers that are counted when they go.
+/// Numbers whose drops are counted.
 struct Counted(Box<[AtomicU32]>);
 
 impl Drop for Counted {
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn tensor_add(it: *const Tensor<f32>, number: f32) -> bool
     map(it, it).produce(move |c| c.input.load(c.pos()) + number).run().is_ok()
 }
 
-/// How often memory that `tensor_new` made was freed.
+/// The number of times that memory made by `tensor_new` was freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn freed() -> u32 {
     FREED.load(Ordering::SeqCst)
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn tensor_give(it: *const Tensor<f32>, versioned: bool) ->
     }
 }
 
-/// Frees what `tensor_give` gave, if nobody has taken it.
+/// Frees what `tensor_give` gave, if no library has taken it.
 ///
 /// # Safety
 /// `capsule` is a valid content of a capsule, of this form, that nobody else uses.
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn capsule_free(capsule: *mut c_void, versioned: bool) {
     }
 }
 
-/// Takes a capsule's content. If it is refused, null, and the reason in `why`, for `why_free`.
+/// Takes the content of a capsule. If it is refused, returns null and puts the reason into `why`, for `why_free`.
 ///
 /// # Safety
 /// `capsule` is a valid content of a capsule, of this form, that nobody else uses.

@@ -75,7 +75,7 @@ impl Snapshot {
             while let Some((memory, others)) = rest.split_first().filter(|(memory, _)| address(memory) <= end) {
                 end = end.max(address(memory) + memory.bytes());
                 bytes.resize(end - base, 0);
-                // What lies between rows is nobody's: no index gets there, and the copy has zeros.
+                // The bytes between rows belong to no tensor. No index reaches them, and the copy has zeros there.
                 for (_, row) in memory.runs() {
                     bytes[address(&row) - base..][..row.bytes()].copy_from_slice(&bytes_of(&row)?);
                 }

@@ -6,14 +6,21 @@ use crate::ir::{BinaryOp, Type};
 
 /// The algorithm of a collective. All algorithms give bit-identical results.
 ///
-/// | | [`all_gather`](super::all_gather) | [`broadcast`](super::broadcast) | [`reduce_scatter`](super::reduce_scatter) | [`all_reduce`](super::all_reduce) |
+/// | | [`all_gather`] | [`broadcast`] | [`reduce_scatter`] | [`all_reduce`] |
 /// |---|---|---|---|---|
-/// | `OneShot` | yes | yes | yes | small tensors: each rank sends its whole input to all ranks, in packets; or reads all inputs, in windows |
-/// | `TwoPhase` | | | | large tensors: each rank combines one shard and sends the result to all ranks |
+/// | `OneShot` | yes | yes | yes | small tensors |
+/// | `TwoPhase` | | | | large tensors |
 /// | `Ring` | yes | | yes | yes |
 /// | `TwoLevel` | over domains | over domains | | |
 ///
-/// All other collectives are `OneShot`.
+/// All other collectives are `OneShot`. In a one-shot all-reduce each rank sends its whole input to all ranks, in
+/// packets, or reads the inputs of all ranks in windows. In two phases each rank combines one shard and sends the
+/// result to all ranks.
+///
+/// [`all_gather`]: super::all_gather
+/// [`broadcast`]: super::broadcast
+/// [`reduce_scatter`]: super::reduce_scatter
+/// [`all_reduce`]: super::all_reduce
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {

@@ -36,6 +36,38 @@ pub struct Collective<'h, 'l, In: Element, Out: Element, R: Regs, K> {
 pub type Exchange<'h, 'l, In, Out, R = In> = Collective<'h, 'l, In, Out, R, Moving>;
 
 /// A [`reduce_scatter`](super::reduce_scatter) or [`all_reduce`](super::all_reduce). `R` is the reduced type.
+///
+/// A reduction combines single numbers, so it has no method for several values. An exchange has them:
+///
+/// ```
+/// # use tilewire::{Tensor, all_reduce, all_to_all, link::Transport};
+/// # fn build(link: &dyn Transport, x: &Tensor<f32>) {
+/// let _ = all_reduce(link, x, x).produce(|c| c.input.load(c.pos()));
+/// let _ = all_to_all(link, x, x).produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos()))).last_per(32);
+/// let _ = all_to_all(link, x, x).produce3(|c| (c.pos(), c.pos(), c.input.load(c.pos())));
+/// # }
+/// ```
+///
+/// The same on a reduction does not compile:
+///
+/// ```compile_fail,E0599
+/// # use tilewire::{Tensor, all_reduce, link::Transport};
+/// # fn build(link: &dyn Transport, x: &Tensor<f32>) {
+/// let _ = all_reduce(link, x, x).produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos())));
+/// # }
+/// ```
+/// ```compile_fail,E0599
+/// # use tilewire::{Tensor, all_reduce, link::Transport};
+/// # fn build(link: &dyn Transport, x: &Tensor<f32>) {
+/// let _ = all_reduce(link, x, x).produce3(|c| (c.pos(), c.pos(), c.input.load(c.pos())));
+/// # }
+/// ```
+/// ```compile_fail,E0599
+/// # use tilewire::{Tensor, all_reduce, link::Transport};
+/// # fn build(link: &dyn Transport, x: &Tensor<f32>) {
+/// let _ = all_reduce(link, x, x).last_per(32);
+/// # }
+/// ```
 pub type Reduction<'h, 'l, In, Out, R = In> = Collective<'h, 'l, In, Out, R, Combining>;
 
 /// A [`map`](super::map). `R` is the value that `produce` passes to `consume`.
@@ -456,7 +488,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// World::threads(2).run(|world| {
     ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
     ///     let (window, inp) = (Window::<f32>::allocate(&link, 4)?, Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]));
-    ///     let peer = world.rank().after(1, 2);
+    ///     let peer = world.next();
     ///     sendrecv(&link, window.tensor(), &inp, peer, peer).window(&window).run()?;
     ///     assert_eq!(window.tensor().to_vec(), [1.0, 2.0, 3.0, 4.0]);
     ///     Ok(link.close()?)

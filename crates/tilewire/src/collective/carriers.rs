@@ -152,7 +152,8 @@ fn others_name_it_over_a_ring(fault: Fault, writes: usize, ring: usize) -> RunEr
 fn a_carrier_that_fails_is_told_to_all_ranks_with_the_peer() {
     for writes in [0, 1, 2, 7, 60, 200] {
         let sick = others_name_the_sick_rank(Fault::Fails, writes);
-        // Wherever it was, and whoever told it first: in a launch, before one, or while it built.
+        // The failure may have happened anywhere: in a launch, before one, or during a build. Any rank may have
+        // reported it first.
         let Some(ProxyError::Carrier { peer: Some(0 | 2), what }) = of_proxy(&sick) else { panic!("{sick}") };
         assert_eq!(what, "the cable is out");
         let sick = others_name_the_sick_rank(Fault::FailsToPoll, writes);

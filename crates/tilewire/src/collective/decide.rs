@@ -40,7 +40,7 @@ struct Choices {
     /// Larger steps would leave the cache before the receiver has read them, or take too long to fill the pipeline.
     largest_slot: usize,
     /// The largest steps for payloads of several parts. Such payloads are computed, so the delay caused by one step
-    /// matters more (H200, all-to-all of 64 MiB of bf16 as fp8 by 4 ranks: 195 µs instead of 210).
+    /// matters more (docs/decisions/0014).
     largest_of_parts: usize,
     /// Shares of at least the first size use slots of the second. At that size, signals cost more than filling the
     /// pipeline.
@@ -52,9 +52,9 @@ struct Choices {
     ring: usize,
 }
 
-/// One thread runs all blocks, so having more than one gains nothing. Slots stay in the second-level cache. One way
-/// between cores, a message of 1 KiB takes 0.58 µs in packets and 0.54 µs with a signal; within one core, 0.26 µs and
-/// 0.20 µs. When both ranks send, packets stay ahead up to larger sizes, because one role serves both legs.
+/// One thread runs all blocks, so having more than one gains nothing. Slots stay in the second-level cache. A message
+/// of 1 KiB is faster with a signal than in packets (docs/decisions/0005). When both ranks send, packets stay ahead up
+/// to larger sizes, because one role serves both legs.
 const CPU: Choices = Choices {
     packets_up_to: 512,
     packets_for_block: usize::MAX,
@@ -72,23 +72,11 @@ const CPU: Choices = Choices {
 };
 
 /// Data that one core has just written is fetched by another core from the writer's second-level cache. Data that has
-/// already moved to the third level arrives faster. GB/s one way, in alternating trials:
-///
-/// | AMD EPYC, L2 | ring | 64 KiB | 1 MiB | 8 MiB | 64 MiB |
-/// |---|---|---|---|---|---|
-/// | 0.5 MiB | 0.25, 0.5, 1 MiB | 22-25, 27-29, 31-36 | 17-22, 24-29, 24-29 | 15-16, 17-18, 18-20 | |
-/// | 1 MiB | 1, 2, 4 MiB | 14-16, 33, 36 | 32-34, 35, 34 | 11-12, 25, 25 | 10-12, 18, 18 |
-///
-/// Two threads of one core share that cache and lose 5 to 15%. Intel processors with 1.25 MiB of second-level cache
-/// have not been measured with larger rings. Processors other than these three have not been measured at all.
+/// already moved to the third level arrives faster, so a ring is twice as large as that cache. Intel's processors keep
+/// smaller rings, because larger ones were never measured there.
 ///
 /// In rings of more than 1 MiB, slots are larger, as long as [`DEPTH`] of them fit. This means fewer signals, and fewer
-/// turns on ranks that both send and receive. GB/s in the same kind of trials:
-///
-/// | slots | one way, 8 MiB (far) | one way, 64 MiB (far) | both ways, 8 MiB |
-/// |---|---|---|---|
-/// | 64 KiB | 29-31 (21-23) | 14-15.5 (15.5) | 18-20 |
-/// | 256 KiB | 30-33 (22-25) | 14.5-16.3 (17-18.4) | 21-22 |
+/// turns on ranks that both send and receive. docs/decisions/0009 has the figures for both.
 const NOT_INTEL: Choices = Choices { steps: 16, largest_slot: 256 << 10, ring: 2, ..CPU };
 
 /// The rings of all ranks on a machine together must stay in its third-level cache.

@@ -94,7 +94,7 @@ fn passing<'b, 't: 'b>(exchange: ExchangeKernel<'b, 'b>, k: &'b Block<'t>, pass:
     let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.stored_per(link.is_dense()));
     let scenes: Vec<_> = chunks.iter().map(|leg| Body::own(exchange, k, leg).scene).collect();
     let origins = chunks.iter().map(|leg| leg.peer.to_string()).collect::<Vec<_>>().join(", ");
-    let keep = move |r: &RoleCtx<'t>, which: usize, at: &schedule::Leg<'t>, regs: Payload<'t>| {
+    let keep = move |r: &RoleCtx<'t>, which: usize, at: &schedule::Position<'t>, regs: Payload<'t>| {
         hooks.consume(&scenes[which].consuming(r, at), regs);
     };
     let (name, trace): (_, Trace<'b, 't>) = match from {
@@ -139,7 +139,7 @@ fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
     let warps = warps_of(plan.facts.on_gpu(), plan.warps.both(), FEWER);
     k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan: staged, tiling, ranks };
-        let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.producing(r, at));
+        let produce = |at: &schedule::Position<'t>| hooks.produce(&source.scene.producing(r, at));
         ring_gather_any(r, &ring, packing, &produce, &|which, at, regs| {
             if let Some(kept) = &kept[which] {
                 hooks.consume(&kept.scene.consuming(r, at), regs);
@@ -217,7 +217,7 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
         let (ExchangeKernel { plan, hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
         let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
             tile.each(r, |spot| {
-                let at = schedule::Leg { spot, step, slot: None, region: None };
+                let at = schedule::Position { spot, step, slot: None, region: None };
                 let [produces, consumes] = self.scene.passing(r, &at);
                 hooks.consume(&consumes, hooks.produce(&produces));
             });
@@ -231,14 +231,15 @@ impl<'e, 'h, 't> Body<'e, 'h, 't> {
 
     fn run(&self, r: &RoleCtx<'t>) {
         let (ExchangeKernel { hooks, link, .. }, tiling) = (self.exchange, self.leg.tiling);
-        let produce = |at: &schedule::Leg<'t>| {
+        let produce = |at: &schedule::Position<'t>| {
             if let Some(kept) = &self.kept {
                 let [produces, consumes] = kept.passing(r, at);
                 hooks.consume(&consumes, hooks.produce(&produces));
             }
             hooks.produce(&self.scene.producing(r, at))
         };
-        let consume = |at: &schedule::Leg<'t>, regs: Payload<'t>| hooks.consume(&self.scene.consuming(r, at), regs);
+        let consume =
+            |at: &schedule::Position<'t>, regs: Payload<'t>| hooks.consume(&self.scene.consuming(r, at), regs);
         let peer = self.peer.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {

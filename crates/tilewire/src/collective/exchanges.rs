@@ -5,6 +5,7 @@ use super::error::RunError;
 use super::operation::Operation;
 use super::pattern::Pattern;
 use super::prepared::PreparedExchange;
+use crate::hook::Traced;
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::link::Transport;
@@ -64,7 +65,7 @@ pub fn recv<'h, 'l, Out: Element>(
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
 ///     let inp = Tensor::from_fn(6, |i| i as f32 + 10.0 * world.rank().number() as f32);
 ///     let out = Tensor::<f32>::zeros(6);
-///     let (next, previous) = (world.rank().after(1, 3), world.rank().after(2, 3));
+///     let (next, previous) = (world.next(), world.previous());
 ///     let mut shift = sendrecv(&link, &out, &inp, next, previous)
 ///         .chunk_shape(2, 3)
 ///         .output_shape(3, 2)
@@ -104,7 +105,11 @@ pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
 ///     let inp = Tensor::from_fn(4 * rows * cols, |i| (100 * me + i) as f32);
 ///     let out = Tensor::<f32>::zeros(4 * rows * cols);
 ///     // Every received [rows, cols] chunk arrives transposed.
-///     all_to_all(&link, &out, &inp).chunk_shape(rows, cols).output_shape(cols, rows).produce(|c| c.input.at(c.col(), c.row())).run()?;
+///     all_to_all(&link, &out, &inp)
+///         .chunk_shape(rows, cols)
+///         .output_shape(cols, rows)
+///         .produce(|c| c.input.at(c.col(), c.row()))
+///         .run()?;
 ///     // Row 1, column 0 of the chunk received from rank 2 is row 0, column 1 of rank 2's chunk for this rank.
 ///     assert_eq!(out.get(2 * 6 + 2), (200 + me * 6 + 1) as f32);
 ///     Ok(link.close()?)
@@ -261,8 +266,8 @@ pub fn barrier<'l>(link: &'l dyn Transport) -> Barrier<'l> {
     Barrier { link, deadline: link.deadline(), at: SourceLine::caller() }
 }
 
-/// A builder for a [`barrier`].
-#[must_use = "nothing happens before run() or build()"]
+/// A builder for a [`barrier`]. It has neither hooks nor knobs, because it moves one number between any two ranks.
+#[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Barrier<'l> {
     link: &'l dyn Transport,
     deadline: Option<Duration>,
@@ -278,18 +283,33 @@ impl<'l> Barrier<'l> {
 
     /// Builds the barrier and announces it to the other ranks; see [`Exchange::build`].
     pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        self.exchange()?.build()
+    }
+
+    /// Builds the barrier and launches it once.
+    pub fn run(self) -> Result<(), RunError> {
+        self.build()?.run()
+    }
+
+    /// Describes what would happen, as text to read; see [`Exchange::explain`].
+    pub fn explain(&self) -> Result<String, RunError> {
+        self.exchange()?.explain()
+    }
+
+    /// Traces the kernel and stops there; see [`Exchange::trace`].
+    pub fn trace(self) -> Result<Traced, RunError> {
+        self.exchange()?.trace()
+    }
+
+    /// A barrier is an all-gather of one number from each rank, which nobody reads.
+    fn exchange(&self) -> Result<Exchange<'static, 'l, u64, u64>, RunError> {
         // An element of eight bytes fills a packet by itself, so no packing is needed.
         let zeros = |len| match self.link.seat() {
             Some(seat) => seat.stream.device().zeros::<u64>(len),
             None => Ok(Tensor::zeros(len)),
         };
         let (inp, out) = (zeros(1)?, zeros(self.link.world_size())?);
-        let exchange = Exchange::at(Operation::Exchange(Pattern::Barrier), Some(self.link), &out, &inp, self.at);
-        exchange.deadline(self.deadline).build()
-    }
-
-    /// Builds the barrier and launches it once.
-    pub fn run(self) -> Result<(), RunError> {
-        self.build()?.run()
+        let operation = Operation::Exchange(Pattern::Barrier);
+        Ok(Exchange::at(operation, Some(self.link), &out, &inp, self.at.clone()).deadline(self.deadline))
     }
 }

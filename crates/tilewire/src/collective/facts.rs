@@ -94,7 +94,7 @@ mod tests {
         (0..len).map(|i| (rank * 31 + i % 97) as f32).collect()
     }
 
-    /// Every collective with nothing said: ranks that choose differently get a mismatch at their first launch.
+    /// Runs every collective with default settings. Ranks that choose differently get a mismatch at their first launch.
     fn all_defaults(link: &AnyTransport, len: usize) -> Result<(), RankError> {
         let (me, ranks) = (link.rank().index(), link.world_size());
         let (one, all) = (Tensor::from_slice(&values(me, len)), Tensor::from_slice(&values(me, len * ranks)));

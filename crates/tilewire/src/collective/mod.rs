@@ -31,7 +31,7 @@
 //! | `two_level.rs` | routes and decisions of algorithms in two levels |
 //! | `exchange_plan.rs`, `reduction_plan.rs` | the plans of exchanges and of reductions |
 //! | | **the kernel** |
-//! | `flow.rs` | which ranks' inputs a value comes from, and which ranks' outputs it ends in: `peer`, `recv_peer` and `shard` in hooks |
+//! | `flow.rs` | `peer`, `recv_peer` and `shard` of hooks: from whose inputs to whose outputs a value goes |
 //! | `scene.rs` | the place where a hook is called: the content of its context |
 //! | `exchange_kernel.rs`, `reduction_kernel.rs` | a schedule for each leg or shard, including the hooks |
 //! | `map_kernel.rs` | plan and kernel of [`map`] |
@@ -41,7 +41,7 @@
 //! | `build.rs` | turns a request into a prepared kernel |
 //! | | **the user's calls** |
 //! | `builder.rs` | [`Collective`]: [`Exchange`], [`Reduction`], [`Map`] |
-//! | `exchanges.rs` | [`send`], [`recv`], [`sendrecv`], [`all_to_all`], [`all_gather`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
+//! | `exchanges.rs` | [`send`], [`recv`], [`sendrecv`], [`barrier`], and [`all_to_all`] and others that move tensors |
 //! | `reductions.rs` | [`reduce_scatter`], [`all_reduce`] |
 //! | `map.rs` | [`map`]: a collective of one rank; [`prepare`] |
 #![forbid(unsafe_code)]

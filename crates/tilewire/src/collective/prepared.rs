@@ -144,8 +144,8 @@ impl<'l> PreparedExchange<'l> {
     /// ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
-    /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all ranks
-    /// together give another one by [`rebind_window`](Self::rebind_window).
+    /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all
+    /// ranks together give another one by [`rebind_window`](Self::rebind_window).
     ///
     /// ```
     /// use tilewire::{RunError, Tensor, map};
@@ -229,7 +229,8 @@ impl<'l> PreparedExchange<'l> {
         let name = |k: usize| self.launch.param_name(k);
         let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         let posted = self.posted_from(&to)?;
-        // The launches are those of another operation, so that a rank that has not rebound is not taken for one that has.
+        // The launches are those of another operation, so that a rank that has not rebound is not taken for one that
+        // has.
         if let Some(link) = self.link.filter(|_| is_collective) {
             number(&mut args, link, self.cards.iter().all(|(pairing, ..)| *pairing == Pairing::Together));
         }
@@ -402,7 +403,7 @@ mod tests {
         };
         let run = |world: World| {
             let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-            let peer = world.rank().after(1, 2);
+            let peer = world.next();
             let x = first(0);
             if world.rank() == Rank::new(0) {
                 let mut out = send(&link, &x, peer).build()?;

@@ -25,7 +25,7 @@ use crate::hook::{AnyValue, Block, Holds, Payload, RoleCtx, Value};
 use crate::ir::Type;
 use crate::link::Transport;
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, Tiling, WindowPeer, expect_packets,
+    PacketPlan, Packing, Peer, Position, Ring, RingReduce, Sent, StagedPlan, Tiling, WindowPeer, expect_packets,
     recv_tiles_any, reduce_packets, reduce_tiles, reduce_whole_windows, reduce_windows, ring_reduce, send_tiles_any,
     share_packets, swap_and_reduce,
 };
@@ -64,7 +64,9 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         self.k.blocks(self.of.blocks() as u32);
         self.k.role("own", self.of.warps).run(|r| {
             tiling.for_tiles(r, |step, tile| {
-                tile.each(r, |spot| _ = self.result(r, &scene, 0, &Leg { spot, step, slot: None, region: None }, &[]));
+                tile.each(r, |spot| {
+                    _ = self.result(r, &scene, 0, &Position { spot, step, slot: None, region: None }, &[])
+                });
             });
         });
     }
@@ -90,11 +92,11 @@ impl<'k, 't> Kernel<'k, '_, 't> {
         let kept = self.part(message(self.me));
         self.k.blocks(blocks as u32);
         self.k.role("reduce", self.of.warps).run(|r| {
-            let produce = |scene: &Scene<'t>, at: &Leg<'t>| self.hooks.produce(&scene.producing(r, at));
+            let produce = |scene: &Scene<'t>, at: &Position<'t>| self.hooks.produce(&scene.producing(r, at));
             let (mine, sent_as) = (self.tiling(self.me), (plan, self.hooks.types));
             if self.of.swaps {
                 let combine =
-                    |at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]| self.turned(r, &out[0], at, own, got);
+                    |at: &Position<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]| self.turned(r, &out[0], at, own, got);
                 return swap_and_reduce(r, (&to, &from), sent_as, mine, &|at| produce(&out[0], at), &combine);
             }
             let expected = expect_packets(r, &from, sent_as, mine);
@@ -133,14 +135,14 @@ impl<'k, 't> Kernel<'k, '_, 't> {
                 is_far,
                 once,
                 trace: Box::new(move |r: &RoleCtx<'t>| {
-                    let produce = |at: &Leg<'t>| hooks.produce(&scene.producing(r, at));
+                    let produce = |at: &Position<'t>| hooks.produce(&scene.producing(r, at));
                     send_tiles_any(r, &tx, plan, self.tiling(to), packing(to), &produce);
                 }),
             };
             let receive = gathers.then(|| {
                 let (rx, scene) = (link.receiver(self.k, from, protocol), self.scene(from));
                 let trace = move |r: &RoleCtx<'t>| {
-                    let consume = |at: &Leg<'t>, x: Payload<'t>| hooks.consume(&scene.consuming(r, at), x);
+                    let consume = |at: &Position<'t>, x: Payload<'t>| hooks.consume(&scene.consuming(r, at), x);
                     recv_tiles_any(r, &rx, onward, self.tiling(from), packing(from), &consume);
                 };
                 let trace: Box<dyn Fn(&RoleCtx<'t>)> = Box::new(trace);
@@ -200,7 +202,8 @@ impl<'k, 't> Kernel<'k, '_, 't> {
             let (me, onward) = (self.me.index(), reached.output.is_some());
             let (of, tiling) = ((self.of.link.max_blocks, self.ty()), self.tiling(self.me));
             if whole {
-                let combine = |s: usize, at: &Leg<'t>, got: &[AnyValue<'t>]| _ = self.result(r, &scene, s, at, got);
+                let combine =
+                    |s: usize, at: &Position<'t>, got: &[AnyValue<'t>]| _ = self.result(r, &scene, s, at, got);
                 return reduce_whole_windows(r, &peers, of, tiling, &ranges, &combine);
             }
             reduce_windows(r, (&peers, onward), of, tiling, &|at, got| self.result(r, &scene, me, at, got));
@@ -259,7 +262,14 @@ impl<'k, 't> Kernel<'k, '_, 't> {
 
     /// Combines the values that the others sent for a position of shard `s`, in the order of `others`, with this rank's
     /// own value. Stores the result and returns it.
-    fn result(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, s: usize, at: &Leg<'t>, got: &[AnyValue<'t>]) -> AnyValue<'t> {
+    fn result(
+        &self,
+        r: &RoleCtx<'t>,
+        scene: &Scene<'t>,
+        s: usize,
+        at: &Position<'t>,
+        got: &[AnyValue<'t>],
+    ) -> AnyValue<'t> {
         let hooks = self.hooks;
         let [produces, consumes] = scene.passing(r, at);
         let own = hooks.produce(&produces).only();
@@ -275,7 +285,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
     /// Combines this rank's value for a position with those that the others sent, in the order of `others`, and stores
     /// the result. The list of values starts with this rank's own. It is rotated until it starts with the first rank in
     /// the order of the position's shard. The rotation consists of optional steps of 1, 2, 4, … places.
-    fn turned(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]) {
+    fn turned(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, at: &Position<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]) {
         let (hooks, op, ranks) = (self.hooks, self.of.op, self.ranks);
         let (ty, partial) = (self.ty(), self.of.partial(self.ty())[0]);
         let places = self.by_shard(r, at, |s| ((s + 1 + ranks - self.me.index()) % ranks) as i64);
@@ -289,7 +299,7 @@ impl<'k, 't> Kernel<'k, '_, 't> {
     }
 
     /// The value of `of` for the shard that contains a position of the whole message.
-    fn by_shard(&self, r: &RoleCtx<'t>, at: &Leg<'t>, of: impl Fn(usize) -> i64) -> Value<'t, i64> {
+    fn by_shard(&self, r: &RoleCtx<'t>, at: &Position<'t>, of: impl Fn(usize) -> i64) -> Value<'t, i64> {
         let shards = &self.of.shards;
         let (tile, len) = (shards[0].tiling.tile_len(), shards[0].tiling.len());
         let end = |s: usize| shards[s].range.end;

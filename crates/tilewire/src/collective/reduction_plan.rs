@@ -70,8 +70,8 @@ struct Planner<'p, 'h, 'l> {
     facts: WorldFacts,
 }
 
-/// An all-reduce of GPUs over windows takes one shot if every rank reads at most this many bytes from its peers, and two
-/// phases otherwise. One shot reads more, but ends as soon as its own output is written: nobody else waits for it.
+/// An all-reduce of GPUs over windows takes one shot if every rank reads at most this many bytes from its peers, and
+/// two phases otherwise. One shot reads more, but ends as soon as its own output is written: nobody else waits for it.
 const ONE_SHOT_READS: usize = 3 << 19;
 
 /// The windows of a reduction.
@@ -261,8 +261,8 @@ impl<'p> Planner<'p, '_, '_> {
         let shards: Vec<Shard> = self.ranges().into_iter().map(shard).collect();
         let in_packets = protocol == Protocol::Packet && shards.len() > 1;
         let warps = Warps::from(self.message().knobs(self.link));
-        // There are few words per peer, so with many warps the barriers cost more than the lanes gain (H200, 64 KiB by
-        // 4 ranks of 32 blocks: 2 warps 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
+        // There are few words per peer, so with many warps the barriers cost more than the lanes gain
+        // (docs/decisions/0015).
         let warps = warps_of(self.facts.on_gpu(), warps.both(), if in_packets { 8 } else { FEWER });
         // Swapping handles several positions together, which suits the few lanes that a GPU has for them. A `consume`
         // hook may combine neighbours, so it gets positions one by one.

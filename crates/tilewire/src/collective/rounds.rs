@@ -55,13 +55,7 @@ const BLOCK_WARPS: u32 = 32;
 const BLOCK_ROLES: usize = 15;
 
 /// Warps that write the windows of several ranks simultaneously, beside one that signals. With all 31 available they
-/// get in each other's way. H200, four ranks of 64 MiB and 16 blocks:
-///
-/// | warps | 16 | 24 | 26 | 27 | 28 | 30 | 31 |
-/// |---|---|---|---|---|---|---|---|
-/// | µs | 171 | 154 | 151 | 151 | 153 | 155 | 157 |
-///
-/// One way between two ranks, 28 and 31 perform alike.
+/// get in each other's way (docs/decisions/0014).
 const WRITERS: u32 = 27;
 
 /// Factor by which blocks have fewer warps, and threads more registers, if a kernel holds more values than those it

@@ -2,7 +2,7 @@
 
 use super::flow::Flow;
 use crate::hook::{AnyCtx, AnyCtxBuilder, Chunk, RoleCtx};
-use crate::schedule::{Leg, Tiling};
+use crate::schedule::{Position, Tiling};
 use crate::transport::Rank;
 
 /// The surroundings of the hooks of one leg.
@@ -23,23 +23,23 @@ pub(super) struct Scene<'t> {
 
 impl<'t> Scene<'t> {
     /// The context of a produce hook for one position.
-    pub(super) fn producing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> AnyCtx<'t> {
+    pub(super) fn producing(&self, r: &RoleCtx<'t>, at: &Position<'t>) -> AnyCtx<'t> {
         self.flow.producing(self.place(r, at), self.other).build()
     }
 
     /// The context of a consume hook for one position.
-    pub(super) fn consuming(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> AnyCtx<'t> {
+    pub(super) fn consuming(&self, r: &RoleCtx<'t>, at: &Position<'t>) -> AnyCtx<'t> {
         self.flow.consuming(self.place(r, at), self.other).build()
     }
 
     /// The contexts of both hooks for a position that this rank passes to itself.
-    pub(super) fn passing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> [AnyCtx<'t>; 2] {
+    pub(super) fn passing(&self, r: &RoleCtx<'t>, at: &Position<'t>) -> [AnyCtx<'t>; 2] {
         let place = self.place(r, at);
         [self.flow.producing(place.clone(), self.other).build(), self.flow.consuming(place, self.other).build()]
     }
 
     /// Everything but the fields that name ranks.
-    fn place(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> AnyCtxBuilder<'t> {
+    fn place(&self, r: &RoleCtx<'t>, at: &Position<'t>) -> AnyCtxBuilder<'t> {
         let pos = if self.start == 0 { at.pos } else { at.pos + self.start as i64 };
         let mut c = AnyCtx::new(r, self.input, self.output)
             .pos(pos)

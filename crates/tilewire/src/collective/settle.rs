@@ -77,7 +77,7 @@ impl Message<'_> {
         }
         let Way { protocol, blocks, .. } = way;
         if matches!(protocol, Protocol::Direct { .. }) && (consumed || window_bytes.is_none()) {
-            // Check the hook first, so that no user allocates a window in vain.
+            // The hook is checked first, so that no user allocates a window that does not help.
             let why = match consumed {
                 true => "nobody runs a consume hook when the sender writes the output: use staged or packet",
                 false => "it writes a window: allocate one and pass it with window(&window), or use staged",

@@ -34,7 +34,7 @@ use std::rc::Rc;
 /// | `gather` | the root | `rank` | `rank` | the sender | as `recv_peer` |
 /// | `scatter` | the receiver | `rank` | `rank` | the root | as `peer` |
 /// | `reduce_scatter` | the rank whose chunk it is | `rank` | `rank` | refused: use `rank` | as `peer` |
-/// | `all_reduce` | refused: use `shard` | `rank` | `rank` | refused: use `shard` | the rank whose shard the position is in |
+/// | `all_reduce` | refused: use `shard` | `rank` | `rank` | refused: use `shard` | the rank whose shard it is in |
 ///
 /// A field is refused if no single rank qualifies: in an all-gather one value ends in the outputs of all ranks, and a
 /// reduced value comes from the inputs of all. The build fails and names the line. (Hooks of empty chunks are not

@@ -186,13 +186,13 @@ pub enum MisuseKind {
     },
     /// A shape that does not match the size of the memory.
     Shape {
-        /// Rows asked for.
+        /// The requested number of rows.
         rows: usize,
-        /// Columns asked for.
+        /// The requested number of columns.
         cols: usize,
-        /// Distance between rows.
+        /// The distance between rows.
         stride: usize,
-        /// Elements there are.
+        /// The number of elements of the memory.
         len: usize,
     },
     /// Elements of a tensor with gaps between its rows, used as if they were neighbours or in other rows.

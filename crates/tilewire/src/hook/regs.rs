@@ -37,7 +37,7 @@ impl<'t> Payload<'t> {
     /// These parts, in order.
     ///
     /// # Panics
-    /// If there are none, or more than three.
+    /// If there are no values, or more than three.
     pub fn new(parts: &[AnyValue<'t>]) -> Payload<'t> {
         assert!((1..=3).contains(&parts.len()), "{} parts, of one to three", parts.len());
         let mut all = [parts[0]; 3];

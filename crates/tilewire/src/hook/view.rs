@@ -229,7 +229,7 @@ impl<'t, T> View<'t, T> {
                     let inside = usize::try_from(position).ok().filter(|&position| position < grid.len());
                     inside.map(|position| grid.place(position) as i128)
                 });
-                // A place outside, for a position that is none.
+                // A place outside of the view, for a column that does not exist.
                 let place = if self.gaps().is_some() { place.unwrap_or(-1) } else { position };
                 number(trace, place, Type::I64, at)
             }
@@ -453,7 +453,7 @@ impl<'t, T> View2<'t, T> {
                 if !self.has_gaps() || inside || trace.is_below(col.ir, self.cols) {
                     return place;
                 }
-                // Bytes between the rows belong to others, so a column that is none must not get there.
+                // Bytes between the rows belong to others, so a column that does not exist must not reach them.
                 (col.ge(0) & col.lt(self.cols as i64)).select(place, -1)
             }
         }

@@ -8,7 +8,8 @@
 //!
 //! | file | hooks of the send leg | hooks of the receive leg |
 //! |---|---|---|
-//! | `place.rs` | [`copy`], [`transpose`], [`permute`], [`gather`], [`gather_by`], [`mask`] | [`scatter`], [`scatter_by`], [`keep`] |
+//! | `place.rs` | [`copy`], [`transpose`], [`permute`] | |
+//! | | [`gather`], [`gather_by`], [`mask`] | [`scatter`], [`scatter_by`], [`keep`] |
 //! | `number.rs` | [`scale`], [`bias`], [`cast`] | [`store`], [`accumulate`] |
 //! | `activation.rs` | [`swiglu`], [`rms_norm`]; functions of a value: [`gelu`], [`silu`] | |
 //! | `quantise.rs` | [`quantise`] (two values: `produce2`) | [`dequantise`] |
@@ -22,7 +23,8 @@
 //! use tilewire::hooks::{self, Compose};
 //! use tilewire::{F8E4M3, Tensor, map};
 //!
-//! let (out, inp, bias) = (Tensor::<f32>::zeros(64), Tensor::from_fn(64, |i| i as f32), Tensor::from_fn(16, |i| i as f32));
+//! let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::from_fn(64, |i| i as f32));
+//! let bias = Tensor::from_fn(16, |i| i as f32);
 //!
 //! map(&out, &inp).produce(hooks::scale(2.0)).run()?;
 //! map(&out, &inp).chunk_shape(4, 16).output_shape(16, 4).produce(hooks::transpose()).run()?;

@@ -24,7 +24,7 @@ use crate::transport::{
 ///     let transport = ShmTransport::rendezvous(&world, options)?;
 ///     let x = Tensor::<f32>::zeros(1 << 20);
 ///     let transfer = Transfer {
-///         peer: world.rank().after(1, 2),
+///         peer: world.next(),
 ///         bytes: 4 << 20,
 ///         dtype: Type::F32,
 ///         blocks: 1,

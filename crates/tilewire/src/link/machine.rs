@@ -63,7 +63,7 @@ impl Machine {
     /// | fact | for all ranks | reason |
     /// |---|---|---|
     /// | CPU or GPU | a GPU if there is one | one thread of a CPU runs any number of blocks, and a GPU needs several |
-    /// | maker of the processor | Intel if there is one | rings beyond a cache were measured only on others; small ones suit all |
+    /// | maker of the processor | Intel if there is one | small rings suit all; large ones suit other makers' only |
     /// | second-level cache | the least | slots that fit the smaller cache fit the larger one |
     /// | ranks on a GPU | the most | all blocks of all ranks on it run simultaneously |
     /// | multiprocessors | the least | likewise, on the smallest GPU |

@@ -18,10 +18,13 @@
 //! | `contract.rs` | [`Transport`], the trait; [`Tensors`]: memory for its kernels |
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
-//! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
-//! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
-//! | `mesh/domains.rs`, `mesh/far.rs` | which ranks are near each other; the memory of posts |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
+//! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
+//! | `mesh/domains.rs`, `mesh/agreement.rs` | which ranks are near each other; what all ranks of a mesh must agree on |
+//! | `mesh/near.rs`, `mesh/far.rs` | the transport within domains; the memory of posts |
+//! | `mesh/half.rs`, `mesh/network.rs` | joining the domains of one process; joining processes by a network |
+//! | `mesh/windows.rs` | windows of far ranks |
+//! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |

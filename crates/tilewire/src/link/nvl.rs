@@ -111,7 +111,7 @@ impl NvlOptions {
 ///     let device = Device::open(0)?;
 ///     let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
 ///     let (inp, out) = (device.tensor(&[1.0f32, 2.0, 3.0])?, device.zeros::<f32>(3)?);
-///     let peer = world.rank().after(1, 2);
+///     let peer = world.next();
 ///     let mut swap = sendrecv(&link, &out, &inp, peer, peer).produce(|c| c.input.load(c.pos()) * 10.0).build()?;
 ///     swap.run()?; // returns immediately
 ///     swap.sync()?; // waits, and says how it ended

@@ -109,7 +109,7 @@ impl ShmOptions {
 /// World::threads(2).run(|world| {
 ///     let options = ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() };
 ///     let transport = ShmTransport::rendezvous(&world, options)?;
-///     let peer = world.rank().after(1, 2);
+///     let peer = world.next();
 ///     let endpoint = transport.endpoint(peer).expect("ranks of one machine reach each other");
 ///     let there = endpoint.mapped().expect("by loads and stores");
 ///     assert_eq!((there.staging.bytes(), endpoint.here.staging.bytes()), (1 << 16, 1 << 16));

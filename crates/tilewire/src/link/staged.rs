@@ -1,8 +1,8 @@
-//! The numbers of a staged pipeline, said once: for schedules of one's own.
+//! The numbers of a staged pipeline, given once, for your own schedules.
 
 use super::{Transport, check_transfer};
 use crate::hook::{Block, Regs, RoleCtx};
-use crate::schedule::{Leg, Packing, Peer, StagedPlan, StagedRecv, StagedSend, Tiling, recv_tiles, send_tiles};
+use crate::schedule::{Packing, Peer, Position, StagedPlan, StagedRecv, StagedSend, Tiling, recv_tiles, send_tiles};
 use crate::transport::{Protocol, Rank, Transfer, TransferError};
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ use std::ops::Deref;
 ///
 /// World::threads(2).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-///     let peer = world.rank().after(1, 2);
+///     let peer = world.next();
 ///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
 ///     let y = Tensor::<f32>::zeros(1000);
 ///     let leg = Staged::<f32>::new(&link, 1000).tile(256).depth(2).with(peer)?;
@@ -191,7 +191,7 @@ ends! {
 impl<'t, R: Regs> StagedSender<'t, R> {
     /// Sends this block's tiles, as [`send_tiles`] does.
     #[track_caller]
-    pub fn send(&self, r: &RoleCtx<'t>, produce: impl Fn(&Leg<'t>) -> R::Of<'t>) {
+    pub fn send(&self, r: &RoleCtx<'t>, produce: impl Fn(&Position<'t>) -> R::Of<'t>) {
         let Numbers { plan, tiling, packing } = self.numbers;
         send_tiles::<R>(r, &self.peer, plan, tiling, packing, produce);
     }
@@ -200,7 +200,7 @@ impl<'t, R: Regs> StagedSender<'t, R> {
 impl<'t, R: Regs> StagedReceiver<'t, R> {
     /// Receives this block's tiles, as [`recv_tiles`] does.
     #[track_caller]
-    pub fn recv(&self, r: &RoleCtx<'t>, consume: impl Fn(&Leg<'t>, R::Of<'t>)) {
+    pub fn recv(&self, r: &RoleCtx<'t>, consume: impl Fn(&Position<'t>, R::Of<'t>)) {
         let Numbers { plan, tiling, packing } = self.numbers;
         recv_tiles::<R>(r, &self.peer, plan, tiling, packing, consume);
     }

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///     // This rank's elements, for hooks, kernels and the host:
 ///     window.tensor().fill(1.0);
 ///     // Where a kernel here writes to reach those of the other rank:
-///     let peer = world.rank().after(1, 2);
+///     let peer = world.next();
 ///     assert_eq!(window.peer(peer).map(|memory| memory.bytes()), Some(4000));
 ///     Ok(transport.close()?)
 /// })?;

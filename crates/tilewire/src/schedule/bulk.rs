@@ -28,7 +28,7 @@
 use super::packing::Packing;
 use super::peer::Peer;
 use super::staged::{StagedPlan, StagedRecv, StagedSend, StepAt};
-use super::tiling::{Leg, Tile, Tiling};
+use super::tiling::{Position, Tile, Tiling};
 use crate::hook::{self, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::BulkDone;
 use crate::transport::{Protocol, TransferError};
@@ -60,7 +60,10 @@ impl BulkPlan {
     /// use tilewire::rehearsal::Rehearsal;
     /// use tilewire::schedule::{BulkPlan, StagedPlan};
     /// let link = &Rehearsal::small(2, 1).ranks()[0];
-    /// let stages = |slot_bytes, depth| Ok(BulkPlan::new(StagedPlan::new(&link.link(link.rank()), slot_bytes, depth, 1)?)?.stages());
+    /// let stages = |slot_bytes, depth| {
+    ///     let staged = StagedPlan::new(&link.link(link.rank()), slot_bytes, depth, 1)?;
+    ///     Ok(BulkPlan::new(staged)?.stages())
+    /// };
     /// assert_eq!((stages(128, 2)?, stages(128, 4)?, stages(128, 8)?), (1, 2, 3));
     /// # Ok::<(), tilewire::transport::TransferError>(())
     /// ```
@@ -165,7 +168,7 @@ pub fn send_bulk<'t, R: Regs>(
     plan: BulkPlan,
     tiling: Tiling,
     packing: Packing,
-    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+    produce: impl Fn(&Position<'t>) -> R::Of<'t>,
 ) {
     send_bulk_any(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
 }
@@ -178,7 +181,7 @@ pub(crate) fn send_bulk_any<'t>(
     plan: BulkPlan,
     tiling: Tiling,
     packing: Packing,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
 ) {
     let pipeline = StagedSend::begin(r, peer, plan.staged);
     if tiling.is_empty() {
@@ -197,8 +200,8 @@ pub(crate) fn send_bulk_any<'t>(
         let at = pipeline.at(step);
         let region = stages.region(r, &at);
         tile.each_dense(r, |spot| {
-            let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };
-            packing.put_in(region, spot.index, produce(&leg));
+            let position = Position { spot, step, slot: Some(at.slot), region: Some(region) };
+            packing.put_in(region, spot.index, produce(&position));
         });
         pipeline.wait_free(&at);
         r.proxy_fence();
@@ -229,7 +232,7 @@ pub fn recv_bulk<'t, R: Regs>(
     plan: BulkPlan,
     tiling: Tiling,
     packing: Packing,
-    consume: impl Fn(&Leg<'t>, R::Of<'t>),
+    consume: impl Fn(&Position<'t>, R::Of<'t>),
 ) {
     recv_bulk_any(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
 }
@@ -242,7 +245,7 @@ pub(crate) fn recv_bulk_any<'t>(
     plan: BulkPlan,
     tiling: Tiling,
     packing: Packing,
-    consume: &dyn Fn(&Leg<'t>, Payload<'t>),
+    consume: &dyn Fn(&Position<'t>, Payload<'t>),
 ) {
     let pipeline = StagedRecv::begin(r, peer, plan.staged);
     if tiling.is_empty() {
@@ -276,8 +279,8 @@ pub(crate) fn recv_bulk_any<'t>(
         pipeline.emptied(&at.slot);
         let region = stages.region(r, &at);
         tile.each_dense(r, |spot| {
-            let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };
-            consume(&leg, packing.get_in(region, spot.index));
+            let position = Position { spot, step, slot: Some(at.slot), region: Some(region) };
+            consume(&position, packing.get_in(region, spot.index));
         });
     });
     pipeline.end(steps);

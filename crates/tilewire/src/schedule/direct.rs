@@ -26,7 +26,7 @@
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::peer::{Peer, Span, Word};
-use super::tiling::{Leg, Tiling};
+use super::tiling::{Position, Tiling};
 use crate::hook::{Payload, Regs, RoleCtx, Value};
 use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
@@ -39,7 +39,7 @@ pub fn send_direct<'t, R: Regs>(
     peer: &Peer<'t>,
     max_blocks: usize,
     tiling: Tiling,
-    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+    produce: impl Fn(&Position<'t>) -> R::Of<'t>,
 ) {
     let to = DirectTo { max_blocks, ty: R::TYPES[0], pitch: None };
     send_direct_any(r, peer, to, tiling, &|at| R::erase(produce(at)));
@@ -62,7 +62,7 @@ pub(crate) fn send_direct_any<'t>(
     peer: &Peer<'t>,
     DirectTo { max_blocks, ty, pitch }: DirectTo,
     tiling: Tiling,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
 ) {
     let (block, counters, next) = permitted(r, peer, max_blocks, tiling);
     tiling.for_tiles(r, |step, tile| {
@@ -72,7 +72,7 @@ pub(crate) fn send_direct_any<'t>(
                 (Some(_), None) => unreachable!("rows with gaps between them have a shape"),
                 (None, _) => byte_of(spot.pos, ty.size()),
             };
-            peer.put_any(offset, produce(&Leg { spot, step, slot: None, region: None }).only());
+            peer.put_any(offset, produce(&Position { spot, step, slot: None, region: None }).only());
         });
     });
     let span = span_of(r, tiling, block, ty.size());

@@ -17,17 +17,18 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `peer.rs` | [`Peer`]: what reaches a peer; [`Reach`]: how a transport does it; [`LoadStore`]: by loads and stores |
+//! | `peer.rs` | [`Peer`], a peer as a kernel reaches it; [`Reach`], how a transport does that; [`LoadStore`] |
 //! | `posted.rs` | [`PostedReach`]: by posts to a network proxy |
-//! | `tiling.rs` | [`Tiling`]: a chunk cut into tiles, dealt to blocks; [`Spot`]: one element of one |
+//! | `tiling.rs` | [`Tiling`]: a chunk in tiles, for blocks; [`Spot`]: an element; [`Position`]: where a hook runs |
 //! | `packing.rs` | [`Packing`]: where the parts of an element lie in a slot |
 //! | `counters.rs` | the counters a role keeps across launches |
-//! | `staged.rs` | steps through slots of the receiver's staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
+//! | `staged.rs` | steps through slots of staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
 //! | `bulk.rs` | the same with asynchronous copies through scratch: [`send_bulk`], [`recv_bulk`] |
-//! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`share_packets`], [`recv_packets`] |
+//! | `packet.rs` | messages with flags beside the data: [`send_packets`], [`share_packets`], [`recv_packets`] |
 //! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
 //! | `relay.rs` | tiles of far ranks that go on to near ranks: [`relay_tiles`], [`recv_relayed`] |
-//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`], [`reduce_windows`], [`reduce_whole_windows`] |
+//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`] |
+//! | | the same over windows: [`reduce_windows`], [`reduce_whole_windows`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`post_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
 
@@ -64,4 +65,4 @@ pub use reduce::{
 pub use relay::{Relay, recv_relayed, relay_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
-pub use tiling::{Leg, Spot, Tile, Tiling};
+pub use tiling::{Position, Spot, Tile, Tiling};

@@ -21,7 +21,7 @@
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::peer::{Peer, Word};
-use super::tiling::{Leg, Spot, Tile, Tiling};
+use super::tiling::{Position, Spot, Tile, Tiling};
 use crate::hook::{AnyValue, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::{SourceLine, Type};
 use crate::transport::LinkShape;
@@ -202,7 +202,7 @@ pub fn send_packets<'t, R: Regs>(
     peer: &Peer<'t>,
     plan: PacketPlan,
     tiling: Tiling,
-    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+    produce: impl Fn(&Position<'t>) -> R::Of<'t>,
 ) {
     share_packets(r, std::slice::from_ref(peer), (plan, R::TYPES), tiling, &|at| R::erase(produce(at))).end();
 }
@@ -229,14 +229,14 @@ pub fn share_packets<'t>(
     to: &[Peer<'t>],
     (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
 ) -> Sent<'t> {
     let numbered = Numbered::next(r, to, (plan, types), tiling, Side::Send);
     let zero = r.constant(0i64);
-    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
+    let position = |spot: Spot<'t>| Position { spot, step: zero, slot: None, region: None };
     let elements = |tile: &Tile<'t>| tile.rows() * tile.cols();
     // Pack while the loads of the numbers are in flight.
-    let packed = Packed::of(r, tiling, types, &|spot| produce(&leg(spot)));
+    let packed = Packed::of(r, tiling, types, &|spot| produce(&position(spot)));
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     wait_free(r, to, &messages);
     let put = |k: Value<'t, i64>, word: Value<'t, u64>| {
@@ -246,7 +246,7 @@ pub fn share_packets<'t>(
     };
     tiling.for_tiles(r, |_, tile| match &packed {
         None => tile.each(r, |spot| {
-            put(spot.index, produce(&leg(spot)).only().to_word(&SourceLine::caller()));
+            put(spot.index, produce(&position(spot)).only().to_word(&SourceLine::caller()));
         }),
         Some(scratch) => scratch.each_word(r, elements(&tile), |k, byte| put(k, scratch.bytes.get(0, byte))),
     });
@@ -269,14 +269,14 @@ pub(super) fn swap_packets<'t>(
     (to, from): (&[Peer<'t>], &[Peer<'t>]),
     (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
     take: &TakeWord<'_, 't>,
 ) {
     let [expected, numbered] = [(from, Side::Receive), (to, Side::Send)]
         .map(|(peers, side)| Numbered::next(r, peers, (plan, types), tiling, side));
     let zero = r.constant(0i64);
-    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
-    let packed = Packed::of(r, tiling, types, &|spot| produce(&leg(spot)));
+    let position = |spot: Spot<'t>| Position { spot, step: zero, slot: None, region: None };
+    let packed = Packed::of(r, tiling, types, &|spot| produce(&position(spot)));
     let [taken, sent] = [expected, numbered]
         .map(|numbered| numbered.into_iter().map(|numbered| numbered.message(plan)).collect::<Vec<_>>());
     wait_free(r, to, &sent);
@@ -302,7 +302,7 @@ pub fn recv_packets<'t, R: Regs>(
     peer: &Peer<'t>,
     plan: PacketPlan,
     tiling: Tiling,
-    consume: impl Fn(&Leg<'t>, R::Of<'t>),
+    consume: impl Fn(&Position<'t>, R::Of<'t>),
 ) {
     recv_packets_any(r, peer, (plan, R::TYPES), tiling, &|at, payload| consume(at, R::restore(payload)));
 }
@@ -314,12 +314,12 @@ pub(crate) fn recv_packets_any<'t>(
     peer: &Peer<'t>,
     (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    consume: &dyn Fn(&Leg<'t>, Payload<'t>),
+    consume: &dyn Fn(&Position<'t>, Payload<'t>),
 ) {
     let from = std::slice::from_ref(peer);
     let message = Numbered::next(r, from, (plan, types), tiling, Side::Receive).remove(0).message(plan);
     let zero = r.constant(0i64);
-    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
+    let position = |spot: Spot<'t>| Position { spot, step: zero, slot: None, region: None };
     let get = |k: Value<'t, i64>| peer.packet_get(message.first + k, message.flag);
     if let [ty] = types
         && ty.size() == 8
@@ -327,14 +327,14 @@ pub(crate) fn recv_packets_any<'t>(
         tiling.for_tiles(r, |_, tile| {
             tile.each(r, |spot| {
                 let x = AnyValue::from_word(get(spot.index), *ty, &SourceLine::caller());
-                consume(&leg(spot), x.into());
+                consume(&position(spot), x.into());
             });
         });
     } else if !tiling.is_empty() {
         let scratch = Packed::new(tiling, types, |bytes| r.passing_region(bytes));
         tiling.for_tiles(r, |_, tile| {
             scratch.each_word(r, tile.rows() * tile.cols(), |k, byte| scratch.bytes.put(0, byte, get(k)));
-            tile.each(r, |spot| consume(&leg(spot), scratch.get(spot.index)));
+            tile.each(r, |spot| consume(&position(spot), scratch.get(spot.index)));
         });
     }
     credit(r, from, std::slice::from_ref(&message), plan);

@@ -28,7 +28,7 @@ use super::packet::{Expected, PacketPlan, hold_packets, swap_packets};
 use super::packing::Packing;
 use super::peer::{Peer, Word};
 use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
-use super::tiling::{Leg, Spot, Tile, Tiling};
+use super::tiling::{Position, Spot, Tile, Tiling};
 use crate::hook::{AnyValue, Payload, Region, RoleCtx, Value};
 use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
@@ -44,7 +44,7 @@ pub fn reduce_tiles<'t>(
     (to, onward): (&[Peer<'t>], StagedPlan),
     tiling: Tiling,
     types: &'static [Type],
-    combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
+    combine: &dyn Fn(&Position<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
     let packing = Packing::new(types, tiling.tile_len());
     packing.note_whole(r, onward.slot_bytes);
@@ -57,7 +57,7 @@ pub fn reduce_tiles<'t>(
         let each = |spot: Spot<'t>| {
             let got = from.iter().zip(&full);
             let got = got.map(|(peer, at)| packing.get(peer, at.offset, spot.index).only());
-            let x = combine(&Leg { spot, step, slot: full.first().copied(), region }, &got.collect::<Vec<_>>());
+            let x = combine(&Position { spot, step, slot: full.first().copied(), region }, &got.collect::<Vec<_>>());
             for (peer, at) in to.iter().zip(&free) {
                 packing.put(peer, at.offset, spot.index, x.into());
             }
@@ -84,13 +84,13 @@ pub fn reduce_packets<'t>(
     plan: PacketPlan,
     tiling: Tiling,
     ranges: &[Range<usize>],
-    combine: &dyn Fn(usize, &Leg<'t>, &[AnyValue<'t>]),
+    combine: &dyn Fn(usize, &Position<'t>, &[AnyValue<'t>]),
 ) {
     let (held, taken) = hold_packets(r, (peers, expected), plan, tiling);
     tiling.for_tiles(r, |step, tile| {
         for_ranges(r, tiling, &tile, ranges, &|number, spot| {
             let got = held.iter().map(|held| held.get(spot.index).only());
-            combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+            combine(number, &Position { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
         });
     });
     taken.end(r, peers, plan);
@@ -160,8 +160,8 @@ pub fn swap_and_reduce<'t>(
     peers: (&[Peer<'t>], &[Peer<'t>]),
     (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
-    combine: &dyn Fn(&Leg<'t>, AnyValue<'t>, &[AnyValue<'t>]),
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
+    combine: &dyn Fn(&Position<'t>, AnyValue<'t>, &[AnyValue<'t>]),
 ) {
     let count = swapped(types[0], tiling).expect("elements that fill their packets");
     let zero = r.constant(0i64);
@@ -170,8 +170,8 @@ pub fn swap_and_reduce<'t>(
             let index = word * count as i64 + k as i64;
             let spot = Spot { index, pos: tile.first(r) + index, place: None, tile: tile.index };
             let of = |word: &Value<'t, u64>| AnyValue::in_word(*word, types[0], k);
-            let leg = Leg { spot, step: zero, slot: None, region: None };
-            combine(&leg, of(&own), &came.iter().map(of).collect::<Vec<_>>());
+            let position = Position { spot, step: zero, slot: None, region: None };
+            combine(&position, of(&own), &came.iter().map(of).collect::<Vec<_>>());
         }
     });
 }
@@ -195,13 +195,13 @@ pub fn reduce_windows<'t>(
     (peers, onward): (&[WindowPeer<'t>], bool),
     (max_blocks, ty): (usize, Type),
     tiling: Tiling,
-    combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
+    combine: &dyn Fn(&Position<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
     while_readable(r, (peers, onward), max_blocks, tiling, &|| {
         tiling.for_tiles(r, |step, tile| {
             tile.each(r, |spot| {
                 let got = peers.iter().map(|peer| peer.read(spot.pos, ty));
-                let x = combine(&Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+                let x = combine(&Position { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
                 for peer in peers.iter().filter(|_| onward) {
                     peer.give.put_any(byte_of(spot.pos, ty.size()), x);
                 }
@@ -220,13 +220,13 @@ pub fn reduce_whole_windows<'t>(
     (max_blocks, ty): (usize, Type),
     tiling: Tiling,
     ranges: &[Range<usize>],
-    combine: &dyn Fn(usize, &Leg<'t>, &[AnyValue<'t>]),
+    combine: &dyn Fn(usize, &Position<'t>, &[AnyValue<'t>]),
 ) {
     while_readable(r, (peers, false), max_blocks, tiling, &|| {
         tiling.for_tiles(r, |step, tile| {
             for_ranges(r, tiling, &tile, ranges, &|number, spot| {
                 let got = peers.iter().map(|peer| peer.read(spot.pos, ty));
-                combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+                combine(number, &Position { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
             });
         });
     });

@@ -12,7 +12,7 @@
 use super::packing::Packing;
 use super::peer::Peer;
 use super::staged::{StagedPlan, StagedRecv, StagedSend};
-use super::tiling::{Leg, Tile, Tiling};
+use super::tiling::{Position, Tile, Tiling};
 use crate::hook::{Payload, Regs, RoleCtx, Value};
 
 /// The ranks around a relay, and the slots between them.
@@ -36,7 +36,7 @@ pub fn relay_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,
     relay: &Relay<'_, 't>,
     packing: Packing,
-    keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
+    keep: impl Fn(usize, &Position<'t>, R::Of<'t>),
 ) {
     relay_tiles_any(r, relay, packing, &|from, at, payload| keep(from, at, R::restore(payload)));
 }
@@ -47,7 +47,7 @@ pub(crate) fn relay_tiles_any<'t>(
     r: &RoleCtx<'t>,
     relay: &Relay<'_, 't>,
     packing: Packing,
-    keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
+    keep: &dyn Fn(usize, &Position<'t>, Payload<'t>),
 ) {
     let Relay { from, incoming, to, outgoing, tiling } = *relay;
     let receives: Vec<_> = from.iter().map(|peer| StagedRecv::begin(r, peer, incoming)).collect();
@@ -62,7 +62,7 @@ pub(crate) fn relay_tiles_any<'t>(
         tile.each_at(r, (&from[*shard], &packing), |spot| {
             let region = arrived.region(r, &from[*shard]);
             let payload = packing.get(&from[*shard], arrived.offset, spot.index);
-            keep(*shard, &Leg { spot, step: *number, slot: Some(arrived), region }, payload);
+            keep(*shard, &Position { spot, step: *number, slot: Some(arrived), region }, payload);
             for (peer, slot) in to.iter().zip(&free) {
                 packing.put(peer, slot.offset, spot.index, payload);
             }
@@ -87,7 +87,7 @@ pub fn recv_relayed<'t, R: Regs>(
     plan: StagedPlan,
     (tiling, shards): (Tiling, usize),
     packing: Packing,
-    keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
+    keep: impl Fn(usize, &Position<'t>, R::Of<'t>),
 ) {
     recv_relayed_any(r, peer, plan, (tiling, shards), packing, &|from, at, payload| {
         keep(from, at, R::restore(payload))
@@ -102,7 +102,7 @@ pub(crate) fn recv_relayed_any<'t>(
     plan: StagedPlan,
     (tiling, shards): (Tiling, usize),
     packing: Packing,
-    keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
+    keep: &dyn Fn(usize, &Position<'t>, Payload<'t>),
 ) {
     let receive = StagedRecv::begin(r, peer, plan);
     let turns = (r.declared_copies() > 1).then(|| receive.turns());
@@ -110,8 +110,8 @@ pub(crate) fn recv_relayed_any<'t>(
         let Turn { number, shard, step, tile } = turn;
         receive.step(*step, |at| {
             tile.each_at(r, (peer, &packing), |spot| {
-                let leg = Leg { spot, step: *number, slot: Some(*at), region: at.region(r, peer) };
-                keep(*shard, &leg, packing.get(peer, at.offset, spot.index));
+                let position = Position { spot, step: *number, slot: Some(*at), region: at.region(r, peer) };
+                keep(*shard, &position, packing.get(peer, at.offset, spot.index));
             });
         });
     });

@@ -14,7 +14,7 @@
 use super::packing::Packing;
 use super::peer::Peer;
 use super::staged::{StagedPlan, StagedRecv, StagedSend};
-use super::tiling::{Leg, Tile, Tiling};
+use super::tiling::{Position, Tile, Tiling};
 use crate::hook::{AnyValue, Payload, Regs, RoleCtx};
 use crate::ir::Type;
 
@@ -40,10 +40,10 @@ pub fn ring_gather<'t, R: Regs>(
     r: &RoleCtx<'t>,
     ring: &Ring<'_, 't>,
     packing: Packing,
-    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
-    keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
+    produce: impl Fn(&Position<'t>) -> R::Of<'t>,
+    keep: impl Fn(usize, &Position<'t>, R::Of<'t>),
 ) {
-    let keep = |from: usize, at: &Leg<'t>, payload: Payload<'t>| keep(from, at, R::restore(payload));
+    let keep = |from: usize, at: &Position<'t>, payload: Payload<'t>| keep(from, at, R::restore(payload));
     ring_gather_any(r, ring, packing, &|at| R::erase(produce(at)), &keep);
 }
 
@@ -53,8 +53,8 @@ pub(crate) fn ring_gather_any<'t>(
     r: &RoleCtx<'t>,
     ring: &Ring<'_, 't>,
     packing: Packing,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
-    keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
+    keep: &dyn Fn(usize, &Position<'t>, Payload<'t>),
 ) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
     packing.note_whole(r, plan.slot_bytes);
@@ -65,9 +65,9 @@ pub(crate) fn ring_gather_any<'t>(
         let spans = |base| packing.spans(base, tile.positions());
         send.step_in_parts(first, &spans, |to| {
             tile.each_at(r, (next, &packing), |spot| {
-                let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
-                let regs = produce(&leg);
-                keep(0, &leg, regs);
+                let position = Position { spot, step: first, slot: Some(*to), region: to.region(r, next) };
+                let regs = produce(&position);
+                keep(0, &position, regs);
                 packing.put(next, to.offset, spot.index, regs);
             });
         });
@@ -77,7 +77,11 @@ pub(crate) fn ring_gather_any<'t>(
                 let pass = |to: Option<&super::SlotAt<'t>>| {
                     tile.each_at(r, (previous, &packing), |spot| {
                         let regs = packing.get(previous, from.offset, spot.index);
-                        keep(round, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, regs);
+                        keep(
+                            round,
+                            &Position { spot, step, slot: Some(*from), region: from.region(r, previous) },
+                            regs,
+                        );
                         if let Some(to) = to {
                             packing.put(next, to.offset, spot.index, regs);
                         }
@@ -100,13 +104,13 @@ pub struct RingReduce<'a, 't> {
     /// The type of complete results.
     pub whole: &'static [Type],
     /// This rank's part of a position of a shard, as a partial result.
-    pub contribute: &'a dyn Fn(usize, &Leg<'t>) -> AnyValue<'t>,
+    pub contribute: &'a dyn Fn(usize, &Position<'t>) -> AnyValue<'t>,
     /// Combines the partial result so far with a contribution.
     pub combine: &'a dyn Fn(AnyValue<'t>, AnyValue<'t>) -> AnyValue<'t>,
     /// Converts a complete result to the form in which it is kept.
     pub finish: &'a dyn Fn(AnyValue<'t>) -> AnyValue<'t>,
     /// Keeps a position of a shard.
-    pub keep: &'a dyn Fn(usize, &Leg<'t>, AnyValue<'t>),
+    pub keep: &'a dyn Fn(usize, &Position<'t>, AnyValue<'t>),
     /// Positions of a shard.
     pub len: &'a dyn Fn(usize) -> usize,
     /// True if every rank gets every shard, false if only its own.
@@ -131,23 +135,23 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
         };
         send.step_in_parts(first, &spans(partial, 1), |to| {
             of(1).each_at(r, (next, &partial), |spot| {
-                let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
-                partial.put(next, to.offset, spot.index, contribute(1, &leg).into());
+                let position = Position { spot, step: first, slot: Some(*to), region: to.region(r, next) };
+                partial.put(next, to.offset, spot.index, contribute(1, &position).into());
             });
         });
         for round in 1..ranks {
             let (step, shard) = (first + (round as i64 - 1), (round + 1) % ranks);
             receive.step(step, |from| {
-                let sum = |spot: super::Spot<'t>, leg: &Leg<'t>| {
+                let sum = |spot: super::Spot<'t>, position: &Position<'t>| {
                     let so_far = partial.get(previous, from.offset, spot.index).only();
-                    combine(so_far, contribute(shard, leg))
+                    combine(so_far, contribute(shard, position))
                 };
                 let region = from.region(r, previous);
-                let leg = |spot| Leg { spot, step, slot: Some(*from), region };
+                let position = |spot| Position { spot, step, slot: Some(*from), region };
                 let complete = |to: Option<&super::SlotAt<'t>>| {
                     of(0).each_at(r, (next, &partial), |spot| {
-                        let x = finish(sum(spot, &leg(spot)));
-                        keep(0, &leg(spot), x);
+                        let x = finish(sum(spot, &position(spot)));
+                        keep(0, &position(spot), x);
                         if let Some(to) = to {
                             whole.put(next, to.offset, spot.index, x.into());
                         }
@@ -156,7 +160,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 if shard > 0 {
                     send.step_in_parts(step + 1, &spans(partial, shard), |to| {
                         of(shard).each_at(r, (next, &partial), |spot| {
-                            partial.put(next, to.offset, spot.index, sum(spot, &leg(spot)).into());
+                            partial.put(next, to.offset, spot.index, sum(spot, &position(spot)).into());
                         });
                     });
                 } else if gathers {
@@ -172,7 +176,7 @@ pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingRed
                 let pass = |to: Option<&super::SlotAt<'t>>| {
                     of(shard).each_at(r, (next, &whole), |spot| {
                         let x = whole.get(previous, from.offset, spot.index).only();
-                        keep(shard, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, x);
+                        keep(shard, &Position { spot, step, slot: Some(*from), region: from.region(r, previous) }, x);
                         if let Some(to) = to {
                             whole.put(next, to.offset, spot.index, x.into());
                         }

@@ -23,7 +23,7 @@
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::packing::Packing;
 use super::peer::{Peer, Span, Word};
-use super::tiling::{Leg, Tiling};
+use super::tiling::{Position, Tiling};
 use crate::hook::{self, Payload, Regs, RoleCtx, Value};
 use crate::transport::layout::{Side, StartWord};
 use crate::transport::{LinkShape, Protocol, TransferError, check_slots};
@@ -372,7 +372,7 @@ pub fn send_tiles<'t, R: Regs>(
     plan: StagedPlan,
     tiling: Tiling,
     packing: Packing,
-    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+    produce: impl Fn(&Position<'t>) -> R::Of<'t>,
 ) {
     send_tiles_any(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
 }
@@ -385,14 +385,14 @@ pub(crate) fn send_tiles_any<'t>(
     plan: StagedPlan,
     tiling: Tiling,
     packing: Packing,
-    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    produce: &dyn Fn(&Position<'t>) -> Payload<'t>,
 ) {
     let pipeline = StagedSend::begin(r, peer, plan);
     packing.note_whole(r, plan.slot_bytes);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step_in_parts(step, &|base| packing.spans(base, tile.positions()), |at| {
             tile.each_at(r, (peer, &packing), |spot| {
-                let payload = produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, peer) });
+                let payload = produce(&Position { spot, step, slot: Some(*at), region: at.region(r, peer) });
                 packing.put(peer, at.offset, spot.index, payload);
             });
         });
@@ -409,7 +409,7 @@ pub fn recv_tiles<'t, R: Regs>(
     plan: StagedPlan,
     tiling: Tiling,
     packing: Packing,
-    consume: impl Fn(&Leg<'t>, R::Of<'t>),
+    consume: impl Fn(&Position<'t>, R::Of<'t>),
 ) {
     recv_tiles_any(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
 }
@@ -422,14 +422,14 @@ pub(crate) fn recv_tiles_any<'t>(
     plan: StagedPlan,
     tiling: Tiling,
     packing: Packing,
-    consume: &dyn Fn(&Leg<'t>, Payload<'t>),
+    consume: &dyn Fn(&Position<'t>, Payload<'t>),
 ) {
     let pipeline = StagedRecv::begin(r, peer, plan);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, |at| {
             tile.each_at(r, (peer, &packing), |spot| {
-                let leg = Leg { spot, step, slot: Some(*at), region: at.region(r, peer) };
-                consume(&leg, packing.get(peer, at.offset, spot.index));
+                let position = Position { spot, step, slot: Some(*at), region: at.region(r, peer) };
+                consume(&position, packing.get(peer, at.offset, spot.index));
             });
         });
     });

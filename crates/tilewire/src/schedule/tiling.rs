@@ -366,7 +366,7 @@ pub struct Spot<'t> {
 
 /// Where a hook runs: the position, and the step that carries it.
 #[derive(Clone, Copy)]
-pub struct Leg<'t> {
+pub struct Position<'t> {
     /// The position.
     pub spot: Spot<'t>,
     /// The step in this launch, from 0.
@@ -377,7 +377,7 @@ pub struct Leg<'t> {
     pub region: Option<hook::Tile<'t>>,
 }
 
-impl<'t> std::ops::Deref for Leg<'t> {
+impl<'t> std::ops::Deref for Position<'t> {
     type Target = Spot<'t>;
     fn deref(&self) -> &Spot<'t> {
         &self.spot

@@ -1,9 +1,9 @@
 //! Memory of this process that tilewire allocates itself, in huge pages if the system provides them.
 //!
 //! A core that streams through 16 MiB in 4 KiB pages walks the page tables 4096 times, and its prefetchers stop at the
-//! end of every page. With 2 MiB pages the same reads took 0.8 ms instead of 1.3 ms (docs/measurements.md). Unless set
-//! to `never` (`/sys/kernel/mm/transparent_hugepage/enabled`), Linux provides huge pages on request when an aligned
-//! stretch of that size is first touched. So blocks are aligned to it, and the request comes before the zeroing.
+//! end of every page. In pages of 2 MiB the same reads are much faster (docs/decisions/0004). Unless set to `never`
+//! (`/sys/kernel/mm/transparent_hugepage/enabled`), Linux provides huge pages on request when an aligned stretch of
+//! that size is first touched. So blocks are aligned to it, and the request comes before the zeroing.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;

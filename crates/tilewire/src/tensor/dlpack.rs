@@ -109,7 +109,7 @@ pub enum DlpackError {
     Type {
         /// The capsule's type: code, bits and lanes.
         is: (u8, u8, u16),
-        /// The type that was asked for.
+        /// The requested type.
         must: Type,
     },
     /// The memory is on a kind of device that tilewire does not use.

@@ -43,9 +43,9 @@ pub enum ShapeError {
     /// Rows begin closer together than they are long.
     #[non_exhaustive]
     Overlapping {
-        /// The rows asked for.
+        /// The requested number of rows.
         rows: usize,
-        /// The columns asked for.
+        /// The requested number of columns.
         cols: usize,
         /// The distance between rows in elements.
         stride: usize,
@@ -53,9 +53,9 @@ pub enum ShapeError {
     /// The shape does not end inside the memory.
     #[non_exhaustive]
     TooShort {
-        /// The rows asked for.
+        /// The requested number of rows.
         rows: usize,
-        /// The columns asked for.
+        /// The requested number of columns.
         cols: usize,
         /// The distance between rows in elements.
         stride: usize,
@@ -73,13 +73,13 @@ pub enum ShapeError {
         cols: usize,
         /// The distance between the rows in elements.
         stride: usize,
-        /// The shape asked for.
+        /// The requested shape.
         wanted: [usize; 2],
     },
     /// The shape has another number of elements than the tensor.
     #[non_exhaustive]
     Elements {
-        /// The shape asked for.
+        /// The requested shape.
         wanted: [usize; 2],
         /// The number of elements of the tensor.
         len: usize,

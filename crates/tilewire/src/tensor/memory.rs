@@ -86,8 +86,8 @@ pub trait DeviceBytes: Send + Sync {
     /// Copies to the device, after everything this thread has launched there. The bytes have arrived when it returns.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
 
-    /// As [`read`](DeviceBytes::read), for rows of `width` bytes, not 0, that begin `stride` bytes apart there and follow
-    /// each other in `out`. Unless it is overridden, one copy for each row.
+    /// As [`read`](DeviceBytes::read), for rows of `width` bytes, not 0, that begin `stride` bytes apart there and
+    /// follow each other in `out`. Unless it is overridden, one copy for each row.
     fn read_rows(
         &self,
         address: u64,

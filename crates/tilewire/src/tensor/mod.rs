@@ -424,8 +424,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Panics
     /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
-    /// [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat: take one
-    /// of its [`rows`](Tensor::rows).
+    /// [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat: take
+    /// one of its [`rows`](Tensor::rows).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,

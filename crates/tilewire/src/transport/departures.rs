@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The ranks that have let go of a transport: processes that closed it, dropped it because of an error, or ended;
 /// threads whose closure ended.
 ///
-/// That alone is not a failure: what such a rank has sent can still be received. But a wait for something that it has
-/// not sent is in vain, and is ended. Look here first, and then look once more for what you wait for. This is a handle:
-/// clones refer to the same list.
+/// That alone is not a failure, because data that such a rank has sent can still be received. But a wait for something
+/// that it has not sent would never end, so it is ended. Look here first, and then look once more for what you wait
+/// for. This is a handle: clones refer to the same list.
 #[derive(Clone, Debug)]
 pub struct Departures(Arc<Left>);
 

@@ -161,7 +161,7 @@ impl Desk {
                     return Err(TransportError::NotMet { ticket: *ticket, late, after: start.elapsed() });
                 }
                 (Err(error), None) => {
-                    // The abort word explains best why a wait is in vain.
+                    // The abort word explains best why a wait will never be satisfied.
                     self.check()?;
                     return Err(self.lost(error.into()));
                 }
@@ -186,7 +186,8 @@ impl Desk {
         }
         watch.all_close(deadline);
         let closed = self.world.barrier(&format!("{}/closed", self.name), deadline);
-        // The abort word explains best why a wait is in vain: the barrier only knows that some rank is gone.
+        // The abort word explains best why a wait will never be satisfied. The barrier only knows that some rank is
+        // gone.
         self.check()?;
         closed.map_err(|error| match self.lost(error) {
             TransportError::Bootstrap(BootstrapError::Timeout { late, absent, .. }) => {

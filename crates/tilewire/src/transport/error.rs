@@ -19,19 +19,20 @@ pub enum SegmentError {
     Unsupported,
     /// The segment is larger than the address space.
     TooLarge {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: usize,
     },
     /// There is not enough memory.
     NoMemory {
         /// Bytes of one rank's segment, including its header.
         bytes: usize,
-        /// What all ranks of this machine need and what is left, if the allocation was not even tried because of that.
+        /// The memory that all ranks of this machine need and the memory that is left, if the allocation was not even
+        /// tried because of that.
         shortage: Option<Shortage>,
     },
     /// A segment is an unnamed file, and this process may not have files of that size.
     FileLimit {
-        /// Bytes asked for, including the header.
+        /// The requested bytes, including the header.
         bytes: usize,
         /// The largest file size allowed, in bytes.
         allowed: u64,

@@ -88,7 +88,7 @@ struct Table<'a> {
     /// This rank's segment, passed to every peer that is admitted.
     segment: Option<OwnedFd>,
     peers: Vec<Peer>,
-    /// Connections that have not said hello yet.
+    /// Connections that have not sent a hello yet.
     strangers: Vec<OwnedFd>,
 }
 
@@ -112,7 +112,7 @@ impl Peer {
 
 impl<'a> Table<'a> {
     fn share(&mut self, deadline: Duration) -> Result<(), SegmentError> {
-        // A deadline that the clock cannot express is none.
+        // A deadline that the clock cannot express counts as no deadline.
         let until = Instant::now().checked_add(deadline);
         let mut told = false;
         loop {
@@ -259,7 +259,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// Reads what a peer has said on both its connections.
+    /// Reads the messages of a peer from both of its connections.
     fn hear(&mut self, rank: usize) -> Result<(), SegmentError> {
         let control_ended = self.hear_on(rank, true)?;
         let other_ended = self.hear_on(rank, false)?;
@@ -286,7 +286,7 @@ impl<'a> Table<'a> {
             let is_opened = (self.own.rank > rank) == control;
             let peer = &mut self.peers[rank];
             let connection = if is_opened { &mut peer.opened } else { &mut peer.accepted };
-            // After Ready the control socket belongs to the monitor: what comes then is not for the handover.
+            // After Ready the control socket belongs to the monitor. Later messages are not for the handover.
             let Some(socket) = connection.as_ref().filter(|_| !(control && peer.ready)) else { return Ok(false) };
             let mut buffer = [0; PACKET];
             match socket::receive(socket.as_fd(), &mut buffer, is_opened).map_err(SegmentError::system("recvmsg"))? {

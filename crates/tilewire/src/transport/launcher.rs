@@ -119,7 +119,7 @@ impl Placement {
 
     /// Reads variables through a function, which tests can replace.
     pub fn from_vars(vars: Vars) -> Result<Placement, WorldError> {
-        // Set but empty is what a shell leaves of a variable that was meant to be unset.
+        // Shells leave a variable empty that was meant to be unset.
         let vars = |name: &str| vars(name).filter(|value| !value.is_empty());
         let names = TABLE.iter().find(|names| is_found(names, &vars)).ok_or(WorldError::NoLauncher)?;
         let rank = number(&vars, &[names.rank])?.ok_or(WorldError::NoLauncher)?;

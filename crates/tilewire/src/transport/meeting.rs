@@ -1,4 +1,4 @@
-//! Where ranks that are threads pass each other what is not a byte string: their segments.
+//! Where ranks that are threads pass each other objects that are not byte strings: their segments.
 //!
 //! ```text
 //!  rank 0                                 every rank

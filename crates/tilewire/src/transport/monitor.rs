@@ -214,7 +214,7 @@ impl Watch {
                     None => here.push(socket.as_fd()),
                 }
             }
-            // Failures first: they may be why others said goodbye.
+            // Failures come first, because they may be the reason for the goodbyes of others.
             ended.sort_by_key(|(_, end)| *end == End::Goodbye);
             ended.into_iter().for_each(|(rank, end)| self.note(rank, end));
             let sockets = here.into_iter().chain([stopped.as_fd()]);

@@ -100,7 +100,7 @@ pub enum TransferError {
         /// Ranks in the world.
         world_size: usize,
     },
-    /// A rank that would send to itself.
+    /// A transfer of a rank to itself.
     SelfTransfer {
         /// That rank.
         rank: Rank,
@@ -134,16 +134,16 @@ pub enum TransferError {
     },
     /// No blocks, or more than the transport has room for.
     Blocks {
-        /// Blocks asked for.
+        /// The requested number of blocks.
         blocks: usize,
-        /// Blocks there is room for.
+        /// The number of blocks that there is room for.
         max: usize,
     },
-    /// A pipeline too short, or longer than the number of slots.
+    /// A pipeline that is too short, or longer than the number of slots.
     Depth {
         /// How the bytes were to travel.
         protocol: Protocol,
-        /// The depth asked for.
+        /// The requested depth.
         depth: usize,
         /// The smallest allowed.
         min: usize,
@@ -244,7 +244,7 @@ pub enum TransferError {
     Overlap {
         /// What is read: the input, or a tensor that a hook captures, with its position.
         what: String,
-        /// Bytes of what is read.
+        /// The size of the memory that is read, in bytes.
         bytes: usize,
     },
     /// A tensor that does not split into one equal chunk for each rank.
@@ -267,7 +267,7 @@ pub enum TransferError {
         /// Ranks in the world.
         ranks: usize,
     },
-    /// Two levels that this world has not, or that the settings leave no room for.
+    /// An algorithm of two levels in a world of one level, or with settings that leave no room for it.
     NotTwoLevel {
         /// The collective.
         collective: &'static str,

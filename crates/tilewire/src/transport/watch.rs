@@ -47,7 +47,7 @@ impl Watch {
         self.herald.iter().for_each(Herald::closes);
     }
 
-    /// All ranks have come to close: hears what is still to be heard.
+    /// All ranks have come to close. Reads the remaining messages.
     pub(crate) fn all_close(&self, deadline: Deadline) {
         self.herald.iter().for_each(|herald| herald.reads_to_the_end(deadline));
     }

@@ -22,24 +22,8 @@ pub(crate) use two::copy_two;
 /// The bytes of a cache line. Non-temporal stores must fill whole lines, or each costs a read of the rest.
 pub(crate) const LINE: usize = 64;
 
-/// The size in bytes from which writing around the cache pays, measured for writing alone (GB/s cached / streamed):
-///
-/// | | 64 KiB | 1 MiB | 4 MiB | 64 MiB |
-/// |---|---|---|---|---|
-/// | Intel Ice Lake server, 1.25 MiB L2, copy | 49 / 21 | 17 / 22 | 14 / 16 | 6 / 11 |
-/// | AMD EPYC, 0.5 MiB L2, 32 MiB L3, AVX2, copy | 28 / 23 | 19 / 18 | 23 / 22 | 9 / 13 |
-/// | AMD EPYC, 1 MiB L2, 32 MiB L3, AVX-512, copy | 54 / 26 | 46 / 27 | 47 / 28 | 11 / 20 |
-///
-/// Near the crossing the two AMD processors copy:
-///
-/// | | 8 MiB | 12 MiB |
-/// |---|---|---|
-/// | 0.5 MiB L2 | 14 / 22 | |
-/// | 1 MiB L2 | 33 / 26 | 23 / 27 |
-///
-/// On the first one a hand-written transpose of 8 MiB is 1.3 to 1.6 times as fast streamed. So the limit on AMD is
-/// twelve second-level caches. If another core is known to read the bytes immediately, they should stay in the cache
-/// longer: a copy *and one read of it* crosses at 8 MiB on the Intel machine (`StorePolicy::from`).
+/// The size in bytes from which writing around the cache pays, for writing alone (docs/decisions/0007 has the figures).
+/// If another core is known to read the bytes immediately, they should stay in the cache longer (`StorePolicy::from`).
 pub(crate) fn stream_from() -> usize {
     static VALUE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *VALUE.get_or_init(|| if is_intel() { 1 << 20 } else { 12 * second_level() })
@@ -83,8 +67,8 @@ unsafe fn copy_in(dst: *mut u8, src: *const u8, bytes: usize, how: (Stores, bool
     // bytes is tested. The caller promises that the processor has `level`, and Avx512 includes AVX2.
     unsafe {
         match level {
-            // In the cache, 64-byte vectors gain at 16 KiB (111 against 104 GB/s). They lose at 64 KiB (43 against 45)
-            // and at 100 bytes (19 against 30), where unaligned vectors split lines.
+            // In the cache, 64-byte vectors gain little at some sizes and lose at others: unaligned ones split lines
+            // (docs/decisions/0007).
             Level::Avx512 if stores == Stores::Streamed && bytes > 64 => x86::copy_avx512(dst, src, bytes, how),
             Level::Avx512 | Level::Avx2 => x86::copy_avx2(dst, src, bytes, how),
             Level::Baseline => x86::copy_sse2(dst, src, bytes, how),
@@ -231,12 +215,8 @@ mod x86 {
     }
 
     /// Streams `PAGES` pages at a time, two lines of each alternately. The reads then use several memory banks and
-    /// several prefetch streams simultaneously. GB/s, by `bench kernels`:
-    ///
-    /// | | interleaved | straight | glibc's memcpy |
-    /// |---|---|---|---|
-    /// | Intel Ice Lake, 64 MiB | 11.6 | 10.0 | 10.5 |
-    /// | AMD EPYC | 5.5 | 11–14 | |
+    /// several prefetch streams simultaneously. That is faster on Intel's processors, and slower on AMD's
+    /// (docs/decisions/0007).
     macro_rules! interleaved_pages {
         ($dst:ident, $src:ident, $bytes:ident, $at:ident, $load:ident, $stream:ident, $vector:ty) => {{
             const W: usize = size_of::<$vector>();

@@ -219,8 +219,8 @@ errors! {
         OutOfBounds { name, index, len, by, at } => "index {index} is outside {name}, which has {len}: {by}, at {at}",
         Misaligned { name, offset, size, by, at } =>
             "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}",
-        NoSuchBank { name, bank, banks, by, at } => "bank {bank} of {name}, which has {banks}: {by}, at {at}",
-        NegativeCount { count, by, at } => "copy of {count} elements: {by}, at {at}",
+        NoSuchBank { name, bank, banks, by, at } => "there is no bank {bank} of {name}, which has {banks}: {by}, at {at}",
+        NegativeCount { count, by, at } => "a copy or post of {count} elements, which is negative: {by}, at {at}",
         Required { span, by, at } => { |f|
             RequiredBytes::explain(span.as_ref(), f)?;
             write!(f, ": {by}, at {at}")

@@ -2,13 +2,8 @@
 //!
 //! A line that another core has read is in that core's cache, and must be fetched back before it is written. This costs
 //! almost nothing between cores that share a third-level cache. Between cores that do not (other dies, other sockets)
-//! it takes longer than everything else. The table shows an AMD EPYC with a ring of 64 KiB × 32: GB/s through the cache
-//! / around it, and in the last column the nanoseconds per line of the sender's stores.
-//!
-//! | | 64 KiB, one by one | 1 MiB | 8 MiB | 64 MiB | a line |
-//! |---|---|---|---|---|---|
-//! | near | 15.9 / 8.7 | 31 / 17 | 31 / 18 | 17 / 13 | 2 to 4 / 2 to 5 |
-//! | far | 1.5 / 7.5 | 1.7 / 19 | 1.7 / 21 | 1.7 / 18 | 36 / 2.5 |
+//! it takes longer than everything else: stores around the cache are then some ten times as fast. Between near cores
+//! they are about half as fast (docs/decisions/0008).
 //!
 //! No property of the machine says which case applies, because virtual processors and threads move. So we measure work
 //! that is done anyway:

@@ -41,36 +41,9 @@ enum Order {
 }
 
 impl Order {
-    /// Chooses the order. Measured with f32 on an AMD EPYC with 0.5 MiB of second-level cache. Streamed, in GB/s:
-    ///
-    /// | size, distance of rows | across, 256 bytes | chosen here |
-    /// |---|---|---|
-    /// | 8 MiB, a power of two | 4.0 to 5.0 | 6.0 to 7.1 |
-    /// | 64 MiB, a power of two | 4.5 | 6.7 |
-    /// | 8 MiB, other | 8.4 | 11.4 |
-    /// | 64 MiB, other | 7.0 | 8.6 |
-    ///
-    /// Cached, two ranks running simultaneously, in µs:
-    ///
-    /// | size, distance of rows | across, 256 bytes | across, 2048 bytes |
-    /// |---|---|---|
-    /// | 64 KiB | 6.7 | 6.1 |
-    /// | 256 KiB | 35 | 32 |
-    /// | 1 MiB, a power of two | 161 | 144 |
-    /// | 1 MiB, other | 133 | 123 |
-    /// | 4 MiB, a power of two | 1830 | 1430 |
-    /// | 4 MiB, other | 2230 | 1840 |
-    ///
-    /// Down is up to a fifth faster at 1 MiB and slower from 2 MiB on. On a processor with 1 MiB of second-level cache,
-    /// one rank, cached, in µs (where no distance of rows is given, none was recorded):
-    ///
-    /// | size | across | down |
-    /// |---|---|---|
-    /// | 1 MiB | 45 | 40 |
-    /// | 4 MiB | 357 to 387 | 273 to 358 |
-    /// | others | 20 to 75 | 20 to 75 |
-    ///
-    /// On Intel only across with 256 bytes was measured.
+    /// Chooses the order. Down is faster if rows compete for cache sets, and across otherwise. In the cache that holds
+    /// up to twice the second-level cache. docs/decisions/0006 has the figures; on Intel's processors only across with
+    /// 256 bytes was measured.
     fn of(streamed: bool, src_stride: usize, bytes: usize) -> Order {
         if is_intel() {
             return Order::Across { bytes: 256 };
@@ -157,13 +130,7 @@ fn streams(dst: *mut u8, dst_stride: usize, stores: Stores) -> bool {
 }
 
 /// True if the lines of neighbouring source rows compete for cache sets. Then a line may be evicted before we return to
-/// it for its next piece. Measured with f32 on an AMD EPYC:
-///
-/// | row distance | one piece | two pieces |
-/// |---|---|---|
-/// | 8 KiB, streamed | 6.2 GB/s | 7.7 GB/s |
-/// | 1 KiB | 21 GB/s | 27 GB/s |
-/// | 512 bytes | 33 GB/s | 28 GB/s |
+/// it for its next piece, and two pieces together are faster (docs/decisions/0006).
 fn is_far_apart(src_stride: usize) -> bool {
     src_stride >= 1024
 }
@@ -265,7 +232,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    // Fill arrays with loops here, not with `array::from_fn`: with that, 128 x 128 f32 ran at 29 GB/s instead of 32.
+    // Fill arrays with loops here, not with `array::from_fn`, which the compiler turns into slower code.
 
     /// One round for `L` vectors: `low` and `high` interleave vectors k and k + L/2 of the previous round's order.
     /// After log2 L rounds, vector r holds element r of every source row.

@@ -193,8 +193,7 @@ pub(crate) struct Backoff {
 impl Backoff {
     const SPINS: u32 = 256;
     /// How long to yield before sleeping, regardless of the number of yields: if others want the processor, each yield
-    /// costs one of their time slices. Sleeping after about 100 µs made 8 MiB in one hop take 475 µs instead of 410 µs
-    /// (two virtual processors).
+    /// costs one of their time slices. Sleeping sooner makes large messages slower (docs/decisions/0010).
     const YIELDING: Duration = Duration::from_millis(1);
     /// The interval between checks of memory for which nobody rings.
     const SHORT: Duration = Duration::from_micros(50);

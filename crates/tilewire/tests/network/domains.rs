@@ -1,5 +1,5 @@
-//! Segments of processes in domains: what is mapped, what is a shadow, and what is told between them. These need no
-//! network.
+//! Segments of processes in domains: what is mapped, what is a shadow, and what they tell each other. These tests need
+//! no network.
 
 use std::time::{Duration, Instant};
 use tilewire::transport::{AbortCode, Cause, Domains, Monitor, SegmentError, SegmentOptions, SegmentSet};
@@ -22,7 +22,7 @@ fn segments_are_mapped_within_domains_alone() {
         assert_eq!(near, if member.rank == 1 { vec![1] } else { vec![0, 2] });
         assert_eq!(mapped_segments(), near.len());
         assert!((0..3).all(|rank| set.mapped(rank).is_some() == near.contains(&rank)));
-        // Breaking it reaches the domain, and nobody else.
+        // Breaking it reaches the domain, and no other rank.
         let monitor = Monitor::start(set.take_control(), set.aborts()).unwrap();
         assert!((0..3).all(|rank| rank == member.rank || !monitor.has_left(rank)), "a shadow has not left");
         member.report("here");

@@ -8,7 +8,7 @@ use tilewire_testkit::job::Member;
 use tilewire_testkit::libfabric;
 use tilewire_testkit::ranks::{join_within, start};
 
-/// Runs `body` in worlds of processes; it returns a digest, which must be that of shared memory.
+/// Runs `body` in worlds of processes. It returns a digest, which must equal that over shared memory.
 #[track_caller]
 fn gives_the_bytes_of_shared_memory(test: &str, ranks: &[usize], body: fn(&World) -> Result<u64, RankError>) {
     if let Some(mut member) = Member::of_this_process() {
@@ -45,7 +45,7 @@ fn domains_that_are_given_are_joined_by_the_network() {
     });
 }
 
-/// Without a word about domains, processes of one host are one, and no network is asked for.
+/// If no domains are given, processes of one host are one domain, and no network is needed.
 #[test]
 fn the_processes_of_a_host_find_that_they_are_one_domain() {
     let test = "fabric::the_processes_of_a_host_find_that_they_are_one_domain";
@@ -59,7 +59,7 @@ fn the_processes_of_a_host_find_that_they_are_one_domain() {
     });
 }
 
-/// Writes of peers land while their receiver does something else, and while it closes.
+/// Writes of peers arrive while their receiver does something else, and while it closes.
 #[test]
 fn what_is_sent_lands_while_the_receiver_computes() {
     let test = "fabric::what_is_sent_lands_while_the_receiver_computes";
@@ -70,7 +70,7 @@ fn what_is_sent_lands_while_the_receiver_computes() {
         let mut exchange = sendrecv(&link, &out, &inp, peer, peer).config(staged(256, 8)).build()?;
         exchange.run()?;
         if me == 1 {
-            // Its credits and data must go although nobody of this rank waits.
+            // This rank's credits and data must leave although none of its threads waits.
             std::thread::sleep(Duration::from_millis(300));
         }
         let start = Instant::now();

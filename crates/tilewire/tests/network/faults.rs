@@ -1,4 +1,4 @@
-//! Ranks that end in the middle: every survivor is told which, wherever it is.
+//! Ranks that end in the middle of a job: every survivor learns which one, wherever it is.
 
 use super::suite::{PATIENCE, fabric, mesh, rounds, staged};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tilewire_testkit::job::{Job, Member};
 use tilewire_testkit::libfabric;
 use tilewire_testkit::ranks::{join_within, start};
 
-/// What a survivor tells of its error.
+/// A survivor's report of its error.
 fn told(error: &(dyn std::error::Error + 'static)) -> String {
     match error.downcast_ref::<RunError>() {
         Some(RunError::PeerFailed { cause, .. }) => return cause.to_string(),
@@ -22,7 +22,7 @@ fn told(error: &(dyn std::error::Error + 'static)) -> String {
     }
 }
 
-/// Launches until that fails. Says "under way" after the first launch.
+/// Launches until a launch fails. Reports "under way" after the first one.
 fn reduce_until_it_fails(member: &mut Member, link: &dyn Transport) -> RankError {
     let (x, y) = (Tensor::from_slice(&[1.0f32; 3000]), Tensor::<f32>::zeros(3000));
     let mut sum = match all_reduce(link, &y, &x).config(staged(512, 4)).build() {
@@ -41,7 +41,7 @@ fn reduce_until_it_fails(member: &mut Member, link: &dyn Transport) -> RankError
     unreachable!("a rank ends");
 }
 
-/// The transport of a test: everybody alone, or two domains of three ranks.
+/// The transport of a test: every rank is a domain, or there are two domains of three ranks.
 fn link(world: &World, over: &str) -> Result<Box<dyn Transport>, TransportError> {
     Ok(match over {
         "mesh" => Box::new(mesh(world, Some(vec![vec![0, 2], vec![1]]), "tcp")?),
@@ -49,7 +49,7 @@ fn link(world: &World, over: &str) -> Result<Box<dyn Transport>, TransportError>
     })
 }
 
-/// A rank of these tests: what over, and how rank 1 ends.
+/// A rank of these tests: its transport, and the way in which rank 1 ends.
 fn rank(member: &mut Member, over: &str, ends: fn(Box<dyn Transport>)) {
     let world = join_within(member, "30s");
     let link = link(&world, over).unwrap();
@@ -59,7 +59,7 @@ fn rank(member: &mut Member, over: &str, ends: fn(Box<dyn Transport>)) {
         (0..3).for_each(|_| sum.run().unwrap());
         drop(sum);
         ends(link);
-        // The world stays: what the others hear is what the transport said.
+        // The world stays, so the others hear only what the transport reports.
         member.hear();
         return;
     }
@@ -116,7 +116,7 @@ fn a_rank_that_panics_is_named_everywhere() {
     survivors_say(test, "mesh", ends, &["rank 1 panicked"]);
 }
 
-/// Kills a rank at a moment after all are under way. Survivors name it, and end long before their deadline.
+/// Kills a rank at a time when all are under way. Survivors name it, and end long before their deadline.
 fn kills_mid_pipeline(test: &str, over: &str, usual: u64) {
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "60s");
@@ -155,14 +155,14 @@ fn a_kill_in_mid_pipeline_of_a_mesh_is_told() {
     kills_mid_pipeline("faults::a_kill_in_mid_pipeline_of_a_mesh_is_told", "mesh", 3);
 }
 
-/// Killed while the ranks meet: survivors name it within the deadline.
+/// Killed while the ranks meet. Survivors name it within the deadline.
 #[test]
 fn a_kill_at_the_rendezvous_is_told() {
     let test = "faults::a_kill_at_the_rendezvous_is_told";
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "8s");
         member.report("joined");
-        // The victim is killed before it hears, or soon after.
+        // The victim is killed before it hears of it, or soon after.
         member.hear();
         let said = match link(&world, "tcp") {
             Ok(link) => told(&*reduce_until_it_fails(&mut member, &*link)),
@@ -220,7 +220,7 @@ fn a_kill_at_the_close_is_told() {
     }
 }
 
-/// Stopped for a while, below the deadline: the job goes on as if nothing had been.
+/// Stopped for a while, shorter than the deadline. The job continues as if nothing had happened.
 #[test]
 fn a_rank_that_is_stopped_for_a_while_is_waited_for() {
     let test = "faults::a_rank_that_is_stopped_for_a_while_is_waited_for";
@@ -233,10 +233,10 @@ fn a_rank_that_is_stopped_for_a_while_is_waited_for() {
         member.report("under way");
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(6) {
-            // As many launches on all ranks: they wait for each other in each.
+            // All ranks make the same number of launches, because they wait for each other in each.
             sum.run().unwrap();
             assert!(y.to_vec().iter().all(|y| *y == 3.0));
-            // Whether to go on is for rank 0 to say.
+            // Rank 0 decides whether to continue.
             let mine = Tensor::from_slice(&[u32::from(start.elapsed() < Duration::from_secs(5))]);
             let all = Tensor::<u32>::zeros(3);
             tilewire::all_gather(&*link, &all, &mine).run().unwrap();

@@ -1,6 +1,6 @@
-//! Two hosts, as far as the network goes: two namespaces joined by a pair of virtual interfaces, with two ranks in
-//! each. SKIP where the system does not let this process make namespaces. Whatever a test makes it removes, also when
-//! it fails.
+//! Two hosts, as far as the network is concerned: two namespaces joined by a pair of virtual interfaces, with two ranks
+//! in each. The tests print SKIP where the system does not let this process make namespaces. A test removes everything
+//! that it made, even when it fails.
 
 use super::suite::{PATIENCE, SMALL, all, digest, expected, network, staged};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use tilewire_testkit::job::{Job, Member};
 use tilewire_testkit::libfabric;
 use tilewire_testkit::ranks::join_hosted_within;
 
-/// Two namespaces and what joins them.
+/// Two namespaces and the interfaces that join them.
 struct Hosts {
     names: [String; 2],
     /// The second number of their addresses, so that tests can run side by side.
@@ -123,7 +123,7 @@ fn joined(member: &mut Member) -> World {
     join_hosted_within(member, &variable("TILEWIRE_TEST_DEADLINE"))
 }
 
-/// Domains as they are found, over tcp at this host's address.
+/// Domains are found by the ranks, over tcp at this host's address.
 fn found(world: &World) -> Result<MeshTransport, TransportError> {
     let network = network("tcp").address(&variable("TILEWIRE_TEST_ADDRESS"));
     MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, network, ..MeshOptions::default() })
@@ -151,7 +151,7 @@ fn everything_arrives_between_two_hosts() {
     }
 }
 
-/// The world as `launcher` describes it, which knows no more than where rank 0 is.
+/// The world as `launcher` describes it. This description says only where rank 0 is.
 fn launched(member: &mut Member, launcher: &str) -> World {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (address, secret) = (text(member.hear()), text(member.hear()));
@@ -199,7 +199,7 @@ fn the_launchers_of_others_join_two_hosts() {
     }
 }
 
-/// Launches until that fails, and tells how it failed.
+/// Launches until a launch fails, and reports how.
 fn reduces(member: &mut Member) {
     let world = joined(member);
     let link = found(&world).unwrap();
@@ -236,7 +236,7 @@ fn a_kill_on_one_host_is_told_on_the_other() {
     }
 }
 
-/// One host is cut off in mid-transfer: everybody has an error that names a rank of the other host, within the
+/// One host is cut off in mid-transfer. All ranks get an error that names a rank of the other host, within the
 /// deadline. When the interface is up again, a new job works.
 #[test]
 fn a_host_that_is_cut_off_is_an_error_on_both_sides() {
@@ -253,7 +253,7 @@ fn a_host_that_is_cut_off_is_an_error_on_both_sides() {
         let said = job.report(rank);
         assert!((0..4).any(|other| other != rank && said.contains(&format!("rank {other}"))), "rank {rank}: {said}");
     }
-    // The deadline, and some time for a busy machine.
+    // The deadline, and some more time for a busy machine.
     assert!(cut.elapsed() < Duration::from_secs(20), "{:?}", cut.elapsed());
     drop(job);
     hosts.cut(false);
@@ -261,7 +261,7 @@ fn a_host_that_is_cut_off_is_an_error_on_both_sides() {
     job.expect(0..4, "under way");
 }
 
-/// Nothing is sent and nobody waits for the other host: keep-alive alone says that it is gone.
+/// Nothing is sent and nobody waits for the other host. Only keep-alive notices that it is gone.
 #[test]
 fn a_silent_host_that_is_cut_off_is_noticed() {
     let test = "namespaces::a_silent_host_that_is_cut_off_is_noticed";

@@ -1,4 +1,4 @@
-//! What the tests run over any transport, and the transports.
+//! The bodies that the tests run over any transport, and the transports.
 
 use std::time::Duration;
 use tilewire::link::{
@@ -11,7 +11,7 @@ use tilewire::{
 };
 use tilewire_testkit::libfabric;
 
-/// Small enough that messages of some KiB go many steps.
+/// So small that messages of a few KiB take many steps.
 pub const SMALL: ShmOptions = ShmOptions {
     per_peer_bytes: Some(32 << 10),
     max_blocks_per_peer: Some(8),
@@ -36,12 +36,12 @@ pub fn mesh(world: &World, domains: Option<Vec<Vec<u32>>>, provider: &str) -> Re
     MeshTransport::rendezvous(world, options)
 }
 
-/// How often tests of faults repeat: `usual`, or what `TILEWIRE_KILLS` says.
+/// The number of repetitions of tests of faults: `usual`, or that of `TILEWIRE_KILLS`.
 pub fn rounds(usual: u64) -> u64 {
     std::env::var("TILEWIRE_KILLS").map_or(usual, |kills| kills.parse().expect("TILEWIRE_KILLS is a number"))
 }
 
-/// More than any launch of these tests takes on a busy machine.
+/// Longer than any launch of these tests takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn staged(slot_bytes: usize, depth: usize) -> Knobs {
@@ -63,8 +63,8 @@ fn bits(out: &Tensor<f32>) -> Vec<u32> {
     out.to_vec().iter().map(|x| x.to_bits()).collect()
 }
 
-/// What sends, receives and collectives give on this rank, as bits. `transfers/every_link.rs` has everything over each
-/// network.
+/// The results of sends, receives and collectives on this rank, as bits. `transfers/every_link.rs` runs everything over
+/// each network.
 pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
     let (next, before) = neighbours(link);
@@ -91,7 +91,7 @@ pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
             all.push(bits(&short));
         }
     }
-    // A pair alone; the others do nothing.
+    // One pair alone. The others do nothing.
     let (x, y) = (Tensor::from_slice(&[3.5f32 + me as f32; 100]), Tensor::<f32>::zeros(100));
     match me {
         0 => send(link, &x, Rank::new(ranks as u32 - 1)).run()?,
@@ -102,13 +102,13 @@ pub fn all(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
     Ok(all)
 }
 
-/// A digest of what [`all`] gave, to compare ranks that share no memory.
+/// A digest of the results of [`all`], to compare ranks that share no memory.
 pub fn digest(all: &[Vec<u32>]) -> u64 {
     let words = all.iter().flat_map(|part| part.iter().copied().chain([part.len() as u32]));
     words.fold(0xcbf2_9ce4_8422_2325, |digest, word| (digest ^ u64::from(word)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// What each rank of a world of threads gets over plain shared memory.
+/// The results of each rank of a world of threads over plain shared memory.
 pub fn expected(ranks: usize) -> Vec<u64> {
     let body = |world: World| -> Result<u64, RankError> {
         let link = tilewire::link::ShmTransport::rendezvous(&world, SMALL)?;

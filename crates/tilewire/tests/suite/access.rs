@@ -50,8 +50,8 @@ impl Body {
     }
 }
 
-/// Builds an `each` of the given constant extents (0: the scalar parameter n); gives the kernel, the each, and what the
-/// closure gave.
+/// Builds an `each` of the given constant extents (0 stands for the scalar parameter n). Returns the kernel, the
+/// `each`, and the closure's result.
 fn each<R>(extents: &[i64], fill: impl FnOnce(&mut Body) -> R) -> (Kernel, Inst, R) {
     let at = SourceLine::caller();
     let mut b = Builder::new("test", 1);
@@ -77,7 +77,7 @@ fn each<R>(extents: &[i64], fill: impl FnOnce(&mut Body) -> R) -> (Kernel, Inst,
     (b.finish(), inst, result)
 }
 
-/// Class, strides and alignment of the only access of an `each`.
+/// The class, strides and alignment of the only access of an `each`.
 fn only(extents: &[i64], fill: impl FnOnce(&mut Body) -> Value) -> (Class, Option<access::Affine>, u32) {
     let (kernel, each, _) = each(extents, |b| {
         let index = fill(b);
@@ -212,7 +212,7 @@ fn a_tile_offset_that_the_group_divides_splits_off() {
     let (class, form, _) = only(&[1024], |b| index(b, 7));
     assert_eq!(class, Class::Grouped { size: 128 });
     assert!(matches!(form.unwrap().base, Uniform::Div(_, 128)));
-    // 2048 does not divide the start of every tile.
+    // The start of a tile is not always a multiple of 2048.
     assert_eq!(only(&[1024], |b| index(b, 11)).0, Class::Gather);
 }
 
@@ -348,7 +348,7 @@ fn a_load_of_memory_the_each_writes_is_not_shared() {
 
 // ---- random index expressions: the forms against the arithmetic itself ---------------------------------------------
 
-/// Values of a body of arithmetic ops for one element.
+/// The values of a body of arithmetic ops for one element.
 fn run(kernel: &Kernel, each: Inst, scalars: [i64; 2], index: &[i64]) -> HashMap<Value, u64> {
     let mut known: HashMap<Value, u64> = HashMap::new();
     let mut seen = 0;
@@ -394,7 +394,7 @@ fn random_index_expressions_equal_their_forms() {
         let mut random = Random::new(seed);
         let (rows, columns) = (1 + random.below(5) as i64, 1 + random.below(200) as i64);
         let (kernel, each, (values, conds)) = each(&[rows, columns], |b| {
-            // A scalar of known size, as tile counts are.
+            // A scalar whose range is known, as the number of tiles is.
             let small = b.with(BinaryOp::And, b.m, 0xffff);
             let mut values = vec![b.index[0], b.index[1], b.index[1], b.n, small];
             let mut conds = Vec::new();

@@ -43,7 +43,7 @@ fn a_gpu_and_the_evaluator_agree() {
         let hosted = Hosted::new(&program);
         match evaluate(&device, &program.kernel, &hosted.args, Some(Duration::from_secs(10))) {
             Ok(mut got) => {
-                // Scalars are arguments, not results.
+                // Scalars are arguments, so they are no results.
                 let scalars = expected.iter().enumerate().filter(|(_, banks)| banks.is_empty());
                 scalars.for_each(|(p, _)| got[p].clear());
                 assert!(program.comparable(got) == expected, "{program:?}");
@@ -92,13 +92,13 @@ fn a_device_that_is_not_there_is_named() {
             assert_eq!(ordinal, 1000);
             assert!(error.to_string().starts_with("there is no GPU 1000; the driver knows "), "{error}");
         }
-        // Without a usable driver there is nobody to ask.
+        // Without a usable driver there is nothing to ask.
         Err(error) if Device::count().is_err() => skip(&error),
         other => panic!("{other:?}"),
     }
 }
 
-/// Tensors on the device, and the same on the host.
+/// Tensors on the device, and equal tensors on the host.
 #[test]
 fn a_map_runs_where_its_tensors_lie() {
     let Some(device) = device() else { return };
@@ -114,7 +114,7 @@ fn a_map_runs_where_its_tensors_lie() {
         on_gpu.sync().unwrap();
         assert!(y.to_vec() == host_y.to_vec(), "{len} elements");
         assert!(on_gpu.disassembly().contains(".visible .entry"), "PTX");
-        // In place, with knobs of its own.
+        // In place, with separate knobs.
         map(&y, &y).produce(|c| c.input.load(c.pos()) * 2.0).blocks(3).warps(4).unroll(2).run().unwrap();
         map(&host_y, &host_y).produce(|c| c.input.load(c.pos()) * 2.0).run().unwrap();
         assert!(y.to_vec() == host_y.to_vec(), "{len} elements in place");
@@ -126,12 +126,12 @@ fn a_map_runs_where_its_tensors_lie() {
     assert!(turned.explain().unwrap().contains("on a GPU"));
     turned.run().unwrap();
     assert_eq!(y.get(1), 500);
-    // One tensor here, the other there.
+    // One tensor lies on the host, the other on the device.
     let error = map(&y, &Tensor::<i32>::zeros(data.len())).run().unwrap_err();
     assert!(matches!(error, RunError::Cuda(CudaError::Argument { .. })), "{error}");
 }
 
-/// Every hook with every type, on numbers of all kinds, as a kernel on copies of its tensors.
+/// Every hook with every type, on numbers of all kinds. Each is a kernel on copies of its tensors.
 #[test]
 fn every_hook_of_the_library_gives_its_bits_on_a_gpu() {
     let Some(device) = device() else { return };
@@ -145,7 +145,7 @@ fn every_hook_of_the_library_gives_its_bits_on_a_gpu() {
     }
 }
 
-/// Where the tensors of a map lie: on a GPU, or on the host.
+/// The place of a map's tensors: a GPU or the host.
 #[derive(Clone, Copy)]
 struct Place<'d>(Option<&'d Arc<Device>>);
 
@@ -156,7 +156,7 @@ impl Place<'_> {
     }
 }
 
-/// A map gives on the device what it gives on the host, where its hooks capture tensors of the same place.
+/// A map on the device gives the same result as on the host. Its hooks capture tensors of the same place.
 fn maps_alike<In: Element, Out: Element>(
     gpu: Place<'_>,
     name: &str,
@@ -168,7 +168,7 @@ fn maps_alike<In: Element, Out: Element>(
         let (x, y) = (place.tensor(sent, inp), place.tensor(received, out));
         let run = || -> Result<(), RunError> {
             let mut map = build(map(&y, &x), &place)?;
-            // The second launch sees what the first one left.
+            // The second launch sees the results of the first one.
             (0..2).try_for_each(|_| map.run())?;
             map.sync()
         };
@@ -203,7 +203,7 @@ fn maps_of_every_hook_agree_on_device_tensors() {
         map.produce(hooks::gather_by(&index)).build()
     });
     like("scatter_by", &|map, place| {
-        // 7 and the length have no common divisor.
+        // 7 has no common divisor with the length.
         let index = place.tensor(N, |i| (i * 7 % N) as u32);
         map.consume(hooks::scatter_by(&index)).build()
     });
@@ -240,7 +240,7 @@ fn maps_of_every_hook_agree_on_device_tensors() {
     });
 }
 
-/// Maps and collectives of a thread run in the order of its calls, though they are on different streams.
+/// Maps and collectives of a thread run in the order of its calls, although they use different streams.
 #[test]
 fn maps_and_collectives_on_a_gpu_keep_their_order() {
     let Some(device) = device() else { return };

@@ -1,4 +1,4 @@
-//! Rows, columns, foreign memory and rebinding on a GPU; without one these tests say so and pass.
+//! Rows, columns, foreign memory and rebinding on a GPU. Without a GPU these tests say so and pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn columns_on_a_gpu_are_those_of_the_host_and_their_neighbours_stay() {
         let scale = matrix(&device, rows, stride, 7).unwrap().columns(from..from + cols);
         let before = y.to_vec();
         map(&y.columns(to..to + cols), &x.columns(from..from + cols))
-            // A captured tensor that is strided, too.
+            // A captured tensor that is strided as well.
             .produce(|c| c.input.load(c.pos()) + c.captured(&scale).matrix().at(c.row(), c.col()))
             .chunk_shape(rows, cols)
             .run()
@@ -122,7 +122,7 @@ fn a_rebind_on_a_gpu_patches_parameters_and_graphs_keep_theirs() {
             assert_eq!(out.get(5), 2.0 * (1000 * (k % 4) + 5) as f32);
         }
     }
-    // Two launches of two bindings in flight, and a tensor that its owner lets go of.
+    // Two launches with two bindings are in flight while the owner of a tensor lets go of it.
     let other = device.zeros::<f32>(64 * 64).unwrap().reshape(64, 64).unwrap();
     op.run().unwrap();
     op.rebind(&other, &matrix(&device, 64, 64, 7).unwrap()).unwrap();
@@ -135,7 +135,7 @@ fn a_rebind_on_a_gpu_patches_parameters_and_graphs_keep_theirs() {
     let host = Tensor::<f32>::zeros(64 * 64).reshape(64, 64).unwrap();
     assert!(matches!(op.rebind(&out, &host), Err(RunError::Rebind(RebindError::Reach { .. }))));
 
-    // A captured launch keeps what it was captured with.
+    // A captured launch keeps the tensors that it was captured with.
     let world = World::threads(1);
     let result = world.run(|world| {
         let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
@@ -167,7 +167,7 @@ fn a_rebind_on_a_gpu_patches_parameters_and_graphs_keep_theirs() {
 #[test]
 fn foreign_device_memory_is_used_in_place_and_kept_alive() {
     let Some(device) = device() else { return };
-    // Somebody's matrix on the device: its address, and what keeps it.
+    // A matrix of another library on the device: its address and its keep-alive.
     let theirs = matrix(&device, 16, 32, 0).unwrap();
     let (address, keep) = (theirs.memory().start().addr().get() as u64, Arc::new(theirs.memory().clone()));
     let at = Foreign::Device { address: address + 4 * 8, device: 0, copies: device.copies() };
@@ -186,7 +186,7 @@ fn foreign_device_memory_is_used_in_place_and_kept_alive() {
     assert_eq!(Arc::strong_count(&keep), 1);
 }
 
-/// Everything but the launch lets go of the memory while the launch may be running.
+/// Everything except the launch lets go of the memory while the launch may be running.
 #[test]
 fn memory_that_its_owner_frees_lives_while_a_launch_is_in_flight() {
     let Some(device) = device() else { return };
@@ -203,7 +203,7 @@ fn memory_that_its_owner_frees_lives_while_a_launch_is_in_flight() {
         op.run().unwrap();
         drop(inp);
         assert!(alive.upgrade().is_some(), "the launch is in flight");
-        // What is allocated now must not get the bytes that the launch reads.
+        // New allocations must not get the bytes that the launch reads.
         let other = device.zeros::<f32>(4 << 20).unwrap();
         other.fill(-1.0);
         op.sync().unwrap();
@@ -232,13 +232,14 @@ fn a_slice_of_cudarc_is_a_tensor_in_place() {
     assert_eq!((x.get(3), x.get(4), x.get(905), x.get(906)), (3.0, -1.0, -1.0, 906.0));
 }
 
-/// Pinned memory that is somebody else's: kernels of the GPU and of the CPU use it in place.
+/// Pinned memory of another owner. Kernels of the GPU and of the CPU use it in place.
 #[test]
 fn foreign_pinned_memory_is_used_by_both_engines() {
     let Some(device) = device() else { return };
     let theirs = device.host_memory(64 * 4).unwrap();
     let at = Foreign::Pinned { start: theirs.start().cast::<f32>(), devices: vec![0] };
-    // SAFETY: the keep-alive keeps the memory, which kernels of device 0 reach by this address; only this thread uses it.
+    // SAFETY: the keep-alive keeps the memory, which kernels of device 0 reach by this address; only this thread uses
+    // it.
     let pinned = unsafe { Tensor::<f32>::foreign(at, &[8, 4], &[8, 1], Arc::new(theirs)) }.unwrap();
     pinned.copy_from(&(0..32).map(|i| i as f32).collect::<Vec<_>>());
     let out = device.zeros::<f32>(32).unwrap().reshape(8, 4).unwrap();
@@ -251,7 +252,7 @@ fn foreign_pinned_memory_is_used_by_both_engines() {
     assert_eq!((host.get(0), host.get(31)), (2.0, 33.0));
 }
 
-/// Rows of every width and distance, by one copy, both ways; and what lies between them stays.
+/// Rows of every width and distance are copied by one copy, in both directions. The bytes between them stay.
 #[test]
 fn strided_tensors_are_copied_to_and_from_a_gpu() {
     let Some(device) = device() else { return };
@@ -268,7 +269,7 @@ fn strided_tensors_are_copied_to_and_from_a_gpu() {
     }
 }
 
-/// Windows that take turns: graphs keep theirs.
+/// Windows that take turns. Graphs keep theirs.
 #[test]
 fn ranks_on_a_gpu_rebind_their_windows_together() {
     let Some(device) = device() else { return };

@@ -61,7 +61,7 @@ proptest! {
     }
 }
 
-/// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
+/// The number of random programs: `TILEWIRE_CASES`, or as many as CI has time for.
 fn cases() -> u32 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }

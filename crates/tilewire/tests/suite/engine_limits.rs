@@ -1,5 +1,5 @@
-//! What safe code must not be able to do to the engine: numbers known only at run time that wrap, rings that are none,
-//! roles that poll, stores that cross. Each was found by review before it was found by a user.
+//! Attempts of safe code to break the engine: run-time numbers that overflow, memory that is not a ring, roles that
+//! poll, stores that cross. Reviews found each of these mistakes before a user did.
 
 use std::time::Duration;
 use tilewire::prelude::*;

@@ -1,8 +1,8 @@
-//! The guide's page of error messages has every variant of every error, with words that the code says.
+//! The guide's page of error messages has every variant of every error, with words of its message.
 
 use std::path::{Path, PathBuf};
 
-/// The errors a user meets, and where they are.
+/// The errors that users meet, each with its file.
 const ERRORS: &[(&str, &str)] = &[
     ("BuildError", "hook/error.rs"),
     ("MisuseKind", "hook/error.rs"),
@@ -25,7 +25,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("PtxError", "ptx/error.rs"),
 ];
 
-/// Messages that another file than the error's writes.
+/// Messages that are written in another file than their error.
 const ELSEWHERE: [&str; 2] = ["transport/descriptors.rs", "transport/status/verdict.rs"];
 
 #[test]
@@ -65,7 +65,7 @@ fn every_environment_variable_is_on_its_page() {
         known.extend(variables(&text));
         let is_launcher = file.ends_with("src/transport/launcher.rs");
         let is_source = file.components().any(|part| part.as_os_str() == "src");
-        // What is looked up in the environment by its name, whoever sets it.
+        // Names that code looks up in the environment, whoever sets them.
         for line in text.lines().filter(|line| is_launcher || is_source && line.contains("env::var")) {
             for name in line.split('"').skip(1).step_by(2).filter(|name| is_name(name)) {
                 assert!(page.contains(&format!("`{name}`")), "{name} of {} is not on the page", file.display());
@@ -116,7 +116,7 @@ fn unbroken(source: &str) -> String {
     text
 }
 
-/// Names of an enum's variants: what stands one level deep.
+/// The names of an enum's variants, which stand one level deep.
 fn variants(source: &str, name: &str) -> Vec<String> {
     let start = source.find(&format!("pub enum {name} {{\n")).unwrap_or_else(|| panic!("no enum {name}"));
     let body = source[start..].lines().skip(1).take_while(|line| *line != "}");

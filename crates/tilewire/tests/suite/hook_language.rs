@@ -13,7 +13,7 @@ fn lines(traced: &Traced) -> Vec<String> {
     body.map(|line| line.trim().to_string()).filter(|line| !line.is_empty()).collect()
 }
 
-/// The kernel has these lines, in this order (others may stand between).
+/// Asserts that the kernel has these lines, in this order. Others may stand between them.
 #[track_caller]
 fn has(result: Result<Traced, impl Display>, expected: &[&str]) -> Traced {
     let traced = result.unwrap_or_else(|error| panic!("{error}"));
@@ -35,7 +35,7 @@ fn names(traced: &Traced) -> Vec<(String, Access)> {
 
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
-/// Traces `ops` on the elements of a tensor and gives the ops of the `each`, loads, stores and constants left out.
+/// Traces `ops` on the elements of a tensor. Returns the ops of the `each` without loads, stores and constants.
 fn ops_of<T: tilewire::ir::scalar::Element>(ops: impl for<'t> Fn(Value<'t, T>)) -> Vec<String> {
     let x = Tensor::<T>::zeros(8);
     let traced = kernel("ops", |k| {
@@ -366,7 +366,7 @@ fn bulk_copies_and_posts() {
 fn a_plain_map_copies() {
     let (out, inp) = (Tensor::<f32>::zeros(8), Tensor::<f32>::zeros(8));
     has(map(&out, &inp).trace(), &["v2: lane f32 = load p0[v1]", "store p1[v1], v2"]);
-    // The lines of code the user did not write are those of the call.
+    // Code that the user did not write has the line of the call.
     let line = line!() + 1;
     let traced = map(&out, &inp).trace().unwrap();
     let access = |op: &Op| matches!(op, Op::Load { .. } | Op::Store { .. });

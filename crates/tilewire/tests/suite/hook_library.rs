@@ -1,5 +1,5 @@
-//! Every hook of the library gives the bits its documentation says: on the CPU engine, by definition and as PTX, and
-//! over a wire.
+//! Every hook of the library gives the documented bits: on the CPU engine, in the evaluator and as PTX, and in a
+//! transfer.
 
 use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Exchange, PreparedExchange};
@@ -30,7 +30,7 @@ fn hooks_do_on_every_engine_what_plain_loops_do() {
         let target = Target::ALL[k % Target::ALL.len()];
         let ptx = simulate_world(std::slice::from_ref(traced), target);
         judge(target.name(), &ptx.unwrap_or_else(|fault| panic!("{name}: {}", fault.0))[0][param][0]);
-        // Last, because it writes the tensor itself.
+        // Last, because this one writes the tensor itself.
         Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
         judge("engine", &bytes_of(&sample.out).unwrap());
     }
@@ -47,7 +47,7 @@ fn one_wrong_bit_is_seen() {
 
 // ---- over a wire --------------------------------------------------------------------------------------------------
 
-/// Both ranks send `inp`, the second plus one, to each other; what rank 0 gets must be `expected` of what rank 1 sent.
+/// The ranks exchange `inp`; the second rank's is larger by one. Rank 0 must receive `expected` of what rank 1 sent.
 fn over_a_wire<In: Element, Out: Element>(
     name: &str,
     inp: impl Fn(usize, usize) -> In + Sync,
@@ -55,7 +55,7 @@ fn over_a_wire<In: Element, Out: Element>(
     build: impl for<'l> Fn(Exchange<'l, 'l, In, Out, In>) -> Result<PreparedExchange<'l>, RunError> + Sync,
     expected: impl Fn(&[In]) -> Vec<Out>,
 ) {
-    // A message in packets is in their area as a whole.
+    // A message in packets must fit their area as a whole.
     let primitives = if sent <= 100 { &[Primitive::Staged, Primitive::Packet][..] } else { &[Primitive::Staged] };
     for &primitive in primitives {
         let got = World::threads(2).run(|world| {
@@ -205,7 +205,7 @@ fn hooks_that_compute_work_between_ranks() {
 
 #[test]
 fn a_group_of_zeros_stays_zeros() {
-    // 8 zeros, then the largest number that leaves the scale at its least, and zeros again.
+    // 8 zeros, then the largest number for which the scale is its minimum, and zeros again.
     let inp = Tensor::from_fn(24, |i| if i == 8 { f32::MIN_POSITIVE } else { 0.0 });
     let zeros = |out: &Tensor<f32>, what: &str| {
         let others: Vec<f32> = (0..24).filter(|&i| i != 8).map(|i| out.get(i)).collect();
@@ -236,7 +236,7 @@ fn what_is_quantised_travels_and_is_restored() {
         |x| x.produce2(hooks::quantise(F8E4M3::MAX, 128)).consume(hooks::dequantise()).build(),
         |x| quantised_and_back::<f32, f32, _>(x, F8E4M3::MAX, 128),
     );
-    // A scale that travels once for its group.
+    // A scale that travels once for each group.
     for len in [1, 47, 96, 40_077] {
         over_a_wire(
             "bf16 as f8e4m3, packed",
@@ -296,7 +296,7 @@ fn what_is_quantised_travels_and_is_restored() {
     );
 }
 
-/// The same hooks in collectives of all ranks, each of whom sends every rank a chunk of its own.
+/// The same hooks in collectives of all ranks. Each rank sends a separate chunk to every rank.
 #[test]
 fn hooks_work_in_collectives() {
     const RANKS: usize = 3;
@@ -308,7 +308,7 @@ fn hooks_work_in_collectives() {
             let me = world.rank().index();
             let inp = Tensor::from_fn(RANKS * LEN, |i| number(me, i));
             let out = Tensor::<f32>::zeros(RANKS * LEN);
-            // What rank `from` has for this one.
+            // The chunk of rank `from` for this rank.
             let sent = |from: usize| (0..LEN).map(move |i| number(from, me * LEN + i)).collect::<Vec<f32>>();
             let arrived = |what: &str, expected: &dyn Fn(usize) -> Vec<f32>| {
                 for from in 0..RANKS {
@@ -402,7 +402,7 @@ fn packed_groups_must_fit_tiles() {
         Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(512), depth: Some(2), ..Knobs::default() };
     assert_eq!(refused(staged, None, 24), None);
     assert_eq!(refused(staged, Some((20, 48)), 16), None);
-    // Tiles of 16 columns, and of the whole 12: a group of 24 does not fit either. One of 500 is more than a slot.
+    // Tiles have 16 columns, or all 12. A group of 24 does not fit either, and a group of 500 does not fit a slot.
     assert!(refused(staged, Some((24, 40)), 24).unwrap().contains("groups of 24 elements do not fit tiles of 16"));
     assert!(refused(staged, Some((80, 12)), 24).unwrap().contains("groups of 24 elements do not fit tiles of 12"));
     assert!(refused(staged, None, 500).unwrap().contains("not one element fits a slot, with those that share"));
@@ -428,7 +428,7 @@ fn a_packed_scale_is_written_by_one_of_its_group() {
     assert!(report.is_clean() && report.is_decided(), "{report}");
 }
 
-/// A mistake in a hook of the library is reported at the line where the hook was given: the user has no other.
+/// A mistake in a hook of the library is reported at the line where the user gave the hook.
 #[test]
 fn mistakes_name_the_line_that_gave_the_hook() {
     let (out, inp, index) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(4), Tensor::from_slice(&[0, 1, 9, 2]));
@@ -447,7 +447,7 @@ fn mistakes_name_the_line_that_gave_the_hook() {
     let given = line!() + 1;
     assert_eq!(at(map(&out, &inp).consume(hooks::scatter_by(&index)).run()), (true, given));
 
-    // A line of the user's own stays what it is.
+    // A line of the user's code stays as it is.
     let hook = hooks::copy().then(|x| {
         x.group_max(0) // here
     });

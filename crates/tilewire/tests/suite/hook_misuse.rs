@@ -1,4 +1,4 @@
-//! Every way to misuse the hook language is reported with the user's line and with what to do.
+//! Every way to misuse the hook language is reported with the user's line and a remedy.
 
 use std::cell::{Cell, RefCell};
 use tilewire::hook::{BuildError, Traced};
@@ -6,13 +6,13 @@ use tilewire::ir::{Access, BulkDone, Order, Scope};
 use tilewire::prelude::*;
 use tilewire::{Memory, RunError, Tensor, kernel, map};
 
-/// The build fails with exactly one misuse, on this line, whose message has this text.
+/// Asserts that the build fails with exactly one misuse, on this line, and that its message has this text.
 #[track_caller]
 fn fails(result: Result<Traced, impl Into<RunError>>, line: u32, text: &str) {
     fails_all(result, &[(line, text)]);
 }
 
-/// The build fails with exactly these misuses, in this order.
+/// Asserts that the build fails with exactly these misuses, in this order.
 #[track_caller]
 fn fails_all(result: Result<Traced, impl Into<RunError>>, expected: &[(u32, &str)]) {
     let error: RunError = result.map_err(Into::into).expect_err("the kernel is misused");
@@ -528,7 +528,7 @@ fn rows_and_columns_are_not_confused() {
     let result =
         map(&out, &inp).chunk_shape(4, 16).output_shape(16, 4).produce(|c| c.input.at(c.row(), c.col())).trace();
     fails(result, line, "row() runs to 16, but this axis of the chunk has 4");
-    // The other axis would fit, so it is not reported; the square chunk cannot be wrong.
+    // The other axis would fit, so it is not reported. In a square chunk nothing can be found.
     assert!(map(&out, &inp).chunk_shape(8, 8).produce(|c| c.input.at(c.row(), c.col())).trace().is_ok());
 }
 

@@ -1,6 +1,6 @@
-//! What needs no process of its own: hooks and their language, the IR and its evaluator, the checker, the CPU engine,
-//! PTX, and the rules of the sources. One program, because each further one links the whole library and makes its
-//! generic code again.
+//! Tests that need no separate process: hooks and their language, the IR and its evaluator, the checker, the CPU
+//! engine, PTX, and the rules of the sources. They are one program, because each further program links the whole
+//! library and compiles its generic code again.
 
 mod access;
 mod checker;
@@ -22,6 +22,7 @@ mod malformed;
 mod mesh_grids;
 #[cfg(feature = "dlpack")]
 mod numpy;
+mod prose;
 mod ptx_ahead;
 mod ptx_assembly;
 mod ptx_differential;

@@ -1,4 +1,4 @@
-//! Kernels of GPUs that have near and far peers: blocks, slots and warps by the kind of link, read off what was traced.
+//! Kernels of GPUs that have near and far peers: the blocks, slots and warps for each kind of link, as traced.
 
 use std::collections::BTreeSet;
 use tilewire::collective::Rounds;
@@ -17,7 +17,7 @@ fn rank(of_domain: usize, domains: usize) -> RehearsalRank {
     world.mesh(&all).ranks().swap_remove(1)
 }
 
-/// Slot bytes and depths of all pipelines of a kernel: their geometry words are constants of it.
+/// Slot bytes and depths of all pipelines of a kernel. Their geometry words are constants in it.
 fn slots(kernel: &Kernel) -> BTreeSet<(usize, usize)> {
     let constants =
         kernel.insts.values().filter_map(|inst| if let Op::Const(c) = inst.op { Some(c.bits) } else { None });
@@ -25,12 +25,12 @@ fn slots(kernel: &Kernel) -> BTreeSet<(usize, usize)> {
     constants.map(word).filter(|&(bytes, depth)| bytes >= 4096 && (2..=64).contains(&depth)).collect()
 }
 
-/// Names of roles, and their warps in a block.
+/// The names of roles, and their warps in a block.
 fn warps(kernel: &Kernel) -> Vec<(String, u32)> {
     kernel.roles.values().map(|role| (role.name.clone(), role.warps * role.copies)).collect()
 }
 
-/// Blocks of the legs to each peer, as `explain` has them.
+/// The blocks of the legs to each peer, as `explain` reports them.
 fn blocks(text: &str, leg: &str) -> Vec<usize> {
     let lines = text.lines().filter(|line| line.trim().starts_with(leg));
     let of = |line: &str| line.split(", ").find_map(|part| part.strip_suffix(" blocks")?.parse().ok());
@@ -44,7 +44,8 @@ fn near_peers_get_many_blocks_and_small_steps_and_far_ones_few_blocks_and_large_
         let (out, inp) = (Tensor::<f32>::zeros(ranks << 21), Tensor::<f32>::zeros(ranks << 21));
         let exchange = || all_to_all(&link, &out, &inp);
         let (kernel, text) = (exchange().trace().unwrap().kernel, exchange().explain().unwrap());
-        // Exactly the blocks that have work: those of this rank's own chunk, of each near peer, of each far one.
+        // There are exactly as many blocks as have work: for this rank's own chunk, for each near peer and for each far
+        // one.
         let (near, far) = (of_domain - 1, of_domain);
         assert_eq!(kernel.blocks as usize, near_blocks * (1 + near) + 4 * far, "2 x {of_domain}");
         let sends = blocks(&text, "send rank");
@@ -52,7 +53,7 @@ fn near_peers_get_many_blocks_and_small_steps_and_far_ones_few_blocks_and_large_
         assert_eq!(sends.iter().filter(|&&blocks| blocks == 4).count(), far, "{text}");
         assert_eq!(slots(&kernel), [(64 << 10, 8), (256 << 10, 4)].into(), "2 x {of_domain}");
         let named = |warps: &[(&str, u32)]| warps.iter().map(|(name, w)| (name.to_string(), *w)).collect::<Vec<_>>();
-        // On the CPU warps only describe; a rehearsal shares them out as a GPU does.
+        // On the CPU, warps only describe. A rehearsal assigns them as a GPU does.
         let must = named(&[("receive", 8), ("send", 8), ("receive far", 4), ("send far", 4)]);
         assert_eq!(warps(&kernel), must, "near peers have 16 warps of a block and far ones 8");
     }
@@ -79,15 +80,15 @@ fn warps_for_far_peers_can_be_said() {
     let (out, inp) = (Tensor::<f32>::zeros(4 << 21), Tensor::<f32>::zeros(4 << 21));
     let of = |config: Config| warps(&all_to_all(&link, &out, &inp).config(config).trace().unwrap().kernel);
     let far = |warps| Some(Knobs::warps(warps));
-    // Copies have these warps each, near roles four copies.
+    // These are the warps of a copy. Near roles have four copies.
     let said = of(Config { far: far(2), ..Config::from(Knobs::warps(3)) });
     assert_eq!(said.iter().map(|(_, warps)| *warps).collect::<Vec<_>>(), [12, 12, 2, 2], "{said:?}");
     let said = of(Config { far: far(6), ..Config::default() });
     assert_eq!(said.iter().map(|(_, warps)| *warps).collect::<Vec<_>>(), [4, 4, 6, 6], "{said:?}");
-    // What is said for near peers holds for far ones if nothing is said for them: the same roles serve both.
+    // Settings for near peers also hold for far ones if there are none for far ones: the same roles serve both.
     let said = of(Config::from(Knobs::warps(4)));
     assert_eq!(said, [("receive".to_string(), 16), ("send".to_string(), 16)]);
-    // Far peers get what near ones leave.
+    // Far peers get the warps that near ones leave.
     let said = of(Config { far: Some(Knobs::default()), ..Config::from(Knobs::warps(3)) });
     assert_eq!(said.iter().map(|(_, warps)| *warps).collect::<Vec<_>>(), [12, 12, 4, 4], "{said:?}");
 }
@@ -111,7 +112,8 @@ fn a_two_level_gather_has_the_blocks_of_its_legs() {
         let gather = || all_gather(&link, &out, &inp);
         let (kernel, text) = (gather().trace().unwrap().kernel, gather().explain().unwrap());
         assert!(text.contains("two-level"), "{text}");
-        // The chunk of one far rank is passed on; those of the others come through near ranks. One leg goes far.
+        // The chunk of one far rank is passed on. The chunks of other far ranks come through near ranks. One leg goes
+        // far.
         let far_legs = of_domain;
         assert_eq!(kernel.blocks as usize, near_blocks * of_domain + 4 * far_legs, "2 x {of_domain}: {text}");
         assert_eq!(slots(&kernel), [(64 << 10, 8), (256 << 10, 4)].into(), "{text}");

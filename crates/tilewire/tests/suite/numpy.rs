@@ -1,5 +1,6 @@
-//! DLPack with a library that is not ours: `examples/dlpack/round_trip.py` opens `examples/dlpack/module.rs`, and numpy takes
-//! and gives its tensors. Without numpy the test says so and passes; `TILEWIRE_REQUIRE=numpy` makes that a failure.
+//! DLPack with a library that is not ours: `examples/dlpack/round_trip.py` opens `examples/dlpack/module.rs`, and numpy
+//! takes and gives its tensors. Without numpy the test says so and passes; `TILEWIRE_REQUIRE=numpy` makes that a
+//! failure.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Long bodies as PTX, whose loads come ahead of them through shared memory (`src/ptx/ahead.rs`): the bytes are those
-//! of the reference evaluator, whatever the number of elements, the warps and the bytes of a lane's vector.
+//! Long bodies as PTX, whose loads come ahead of them through shared memory (`src/ptx/ahead.rs`). The bytes must be
+//! those of the reference evaluator, for any number of elements, any number of warps and any width of a lane's vector.
 
 use tilewire::hook::Value;
 use tilewire::ir::simplify;
@@ -8,7 +8,7 @@ use tilewire::{Bf16, F8E4M3, F16, Memory, Tensor, Traced, kernel};
 use tilewire_testkit::random::Random;
 use tilewire_testkit::simulated::same_as_defined;
 
-/// Elements: none, less than a warp has, whole turns of it, with rests of vectors and of elements.
+/// Numbers of elements: none, less than a warp has, whole turns of a warp, with remainders of vectors and of elements.
 const SIZES: [usize; 9] = [0, 100, 128, 512, 1000, 4096, 4608, 9000, 20480];
 
 fn agree(name: &str, traced: &Traced, target: Target, ahead: bool) {
@@ -26,12 +26,12 @@ fn halves(len: usize) -> Tensor<Bf16> {
     Tensor::from_fn(len, |i| Bf16::from_f32(x.get(i)))
 }
 
-/// Many steps, each rounded.
+/// Many steps, each of which rounds.
 fn long<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
     (0..8).fold(x, |y, _| y * 0.75 + x)
 }
 
-/// Vectors of 16 bytes, of 64 and, with a scale for groups, of 32: those of a warp that stays together.
+/// Vectors of 16 bytes, of 64 and, with a scale for groups, of 32. The last are those of a warp that stays together.
 #[test]
 fn vectors_of_all_lengths_come_ahead() {
     for (k, n) in SIZES.into_iter().enumerate() {
@@ -59,7 +59,7 @@ fn vectors_of_all_lengths_come_ahead() {
                 });
             });
         });
-        // Scales of four bytes make vectors of four elements: less than a piece of what is loaded.
+        // Scales of four bytes make vectors of four elements, which are less than a piece of the loads.
         agree(&format!("{n} of bf16, with all scales"), &traced.unwrap(), target, false);
         let traced = kernel("squeeze", |k| {
             let (x, y) = (k.input(&half), k.output(&small));
@@ -74,7 +74,7 @@ fn vectors_of_all_lengths_come_ahead() {
     }
 }
 
-/// Two inputs, into what is there, tiles of lengths that are known at run time only, several loops after another.
+/// Two inputs, an output that is also read, tiles whose lengths are known only at run time, and several loops in a row.
 #[test]
 fn other_bodies_come_ahead() {
     let n = 6000;
@@ -101,7 +101,7 @@ fn other_bodies_come_ahead() {
             });
         });
         agree("tiles", &traced.unwrap(), target, true);
-        // Three places are too many, and what is not side by side does not come in pieces.
+        // Three tensors are too many to load ahead. Elements that are not neighbours do not come in pieces.
         let traced = kernel("three", |k| {
             let (x, z, y) = (k.input(&x), k.input(&z), k.inout(&y));
             k.main(|r| r.each(n, |i| y.store(i, long(x.load(i)) - long(z.load(i)) + y.load(i))));
@@ -115,12 +115,12 @@ fn other_bodies_come_ahead() {
     }
 }
 
-/// What a body makes of its groups.
+/// The computation of a body with its groups.
 type Grouped = for<'t> fn(Value<'t, f32>, u32) -> Value<'t, f32>;
 
-/// Groups of all sizes: in a lane's vector, in several lanes', in both vectors of some lanes. Sums have an order, the
-/// largest magnitude is looked for among pairs of small floats, and two groups of different sizes meet in one body. The
-/// first of a group stores what it gives.
+/// Groups of all sizes: within a lane's vector, across several lanes, across both vectors of some lanes. Sums have an
+/// order, the largest magnitude of small floats is searched two at a time, and one body has groups of two sizes. The
+/// first element of a group stores the group's result.
 #[test]
 fn groups_of_all_sizes_come_ahead() {
     let ops: [(&str, Grouped); 6] = [
@@ -154,7 +154,7 @@ fn groups_of_all_sizes_come_ahead() {
                 });
             });
             same(&format!("{name} of {size} bf16"), &traced.unwrap(), target);
-            // As wide as what it loads: two vectors of eight.
+            // The output is as wide as the input: two vectors of eight.
             let y = Tensor::<F16>::zeros(n);
             let traced = kernel("groups", |k| {
                 let (x, y) = (k.input(&whole), k.inout(&y));
@@ -171,7 +171,7 @@ fn groups_of_all_sizes_come_ahead() {
     assert!(ahead > 60, "{ahead} of 84");
 }
 
-/// NaNs lose, infinities win, and a zero is positive where one of them is.
+/// NaNs lose, infinities win, and of two zeros the positive one wins.
 #[test]
 fn odd_numbers_in_groups() {
     let odd = [0x0000u16, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x0001, 0x8001, 0x3f80, 0xbf80];
@@ -191,7 +191,7 @@ fn odd_numbers_in_groups() {
                 r.each(4096, |i| {
                     let x = x.load(i).cast::<f32>();
                     let all = if magnitude { x.abs().group_max(128) } else { x.group_min(128) };
-                    // A NaN has no bits of its own: none of them is kept.
+                    // The bits of a NaN are not specified, so none are compared.
                     let all = all.eq(all).select(all, -1.0);
                     y.store_if((i % 128).eq(0), i / 128, all);
                     small.store(i, long(x.abs().min(1.0) + all.min(2.0)).cast::<F8E4M3>());
@@ -202,7 +202,7 @@ fn odd_numbers_in_groups() {
     }
 }
 
-/// Bodies that load less than a piece: what they load and store moves on from turn to turn.
+/// Bodies that load less than a piece. The places that they load from and store to advance from turn to turn.
 #[test]
 fn places_move_on() {
     for (k, n) in [0, 8, 1000, 4096, 4104, 20480].into_iter().enumerate() {
@@ -225,7 +225,7 @@ fn places_move_on() {
     }
 }
 
-/// Places and conditions that are computed by way of other types are computed in every turn.
+/// Places and conditions that are computed through other types are computed in every turn.
 #[test]
 fn places_by_way_of_other_types() {
     let n = 8192;
@@ -246,7 +246,7 @@ fn places_by_way_of_other_types() {
     }
 }
 
-/// Large inputs of kernels that take what was staged are told to leave the cache first.
+/// Large inputs of kernels that read staging are marked to leave the cache first.
 #[test]
 fn large_inputs_stream() {
     let (large, y) = (numbers(4 << 20, 1), Tensor::<f32>::zeros(4096));
@@ -262,7 +262,7 @@ fn large_inputs_stream() {
     assert!(text.contains("cp.async.cg.shared.global.L2::cache_hint"), "{text}");
 }
 
-/// A lane whose packet never comes leaves its warp: nobody of it may wait for all lanes then.
+/// A lane whose packet never comes leaves its warp. No other lane may then wait for all lanes.
 #[test]
 fn a_body_that_can_give_up_does_not_come_ahead() {
     let (x, y, packets) = (Tensor::<f64>::zeros(4096), Tensor::<f64>::zeros(4096), [Memory::zeroed(16 * 4096)]);

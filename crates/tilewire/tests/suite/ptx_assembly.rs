@@ -11,7 +11,7 @@ fn assembles(name: &str, kernel: &Kernel, targets: &[Target]) {
     for &target in targets {
         let module = match emit(kernel, Options::new(target)) {
             Ok(module) => module,
-            // Scratch of a random program may be too large for a small machine.
+            // The scratch of a random program may be too large for a small GPU.
             Err(PtxError::SharedMemory { .. }) if name.starts_with("Program") => continue,
             Err(error) => panic!("{name} for {target}: {error}"),
         };
@@ -34,7 +34,7 @@ fn kernels_of_every_op_assemble_for_every_target() {
     }
 }
 
-/// Every hook of the library, each with several types: each kernel for one target, in turn.
+/// Every hook of the library, each with several types. The kernels take the targets alternately.
 #[test]
 fn hooks_of_the_library_assemble() {
     if ptxas::find().is_none() {
@@ -45,7 +45,7 @@ fn hooks_of_the_library_assemble() {
     }
 }
 
-/// A few in CI; `TILEWIRE_CASES` for more. Each is assembled for one target, in turn.
+/// CI assembles a few; `TILEWIRE_CASES` sets another number. The programs take the targets alternately.
 #[test]
 fn random_programs_assemble() {
     if ptxas::find().is_none() {

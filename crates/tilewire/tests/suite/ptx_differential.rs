@@ -1,6 +1,6 @@
-//! The PTX of random programs, on a machine that runs PTX by its manual, gives the bytes that the reference evaluator
-//! gives. No GPU and no assembler is needed. What this cannot see: missing fences (the machine's memory is sequentially
-//! consistent) and where hardware differs from the manual.
+//! The PTX of random programs gives the bytes of the reference evaluator, on a machine that runs PTX as its manual
+//! defines it. This needs no GPU and no assembler. It cannot see missing fences (the machine's memory is sequentially
+//! consistent), nor hardware that differs from the manual.
 
 use proptest::prelude::*;
 use tilewire::check::{self, Options as Schedule};
@@ -51,15 +51,14 @@ proptest! {
         target in prop::sample::select(Target::ALL.to_vec()),
         unroll in prop::sample::select(vec![0, 0, 1, 2]),
         simplified in any::<bool>(),
-        // Where bounds are checked, some ways are not gone.
+        // With bounds checks, some special forms of code do not occur.
         bounds in prop::sample::select(vec![false, false, false, true]),
     ) {
         agree(&program, target, unroll, [simplified, bounds]);
     }
 }
 
-/// Random programs get to the ways that the PTX of some bodies goes. Each leaves a mark in the text that nothing else
-/// does.
+/// Random programs reach all special forms of PTX bodies. Each form leaves a mark in the text that nothing else leaves.
 #[test]
 fn random_programs_go_all_ways() {
     const PROGRAMS: u32 = 600;
@@ -72,7 +71,7 @@ fn random_programs_go_all_ways() {
         let copies = has("cp.async.cg.shared.global");
         let ahead = copies && has("bar.warp.sync -1;");
         let pairs = |kind: &str| ["max", "min"].iter().any(|op| has(&format!("{op}.{kind} ")));
-        // What is added to in place: the number of a vector, or where it is.
+        // A register that grows in place holds the number of a vector, or an address.
         let is_place = |x: &str| has(&format!("[{x}]")) || has(&format!("[{x}+"));
         let added: Vec<&str> = module.text.lines().filter_map(added_to).collect();
         let [places, words, wide] = [
@@ -95,8 +94,8 @@ fn added_to(line: &str) -> Option<&str> {
     (to == from && !by.starts_with('%')).then_some(to)
 }
 
-/// What the PTX of some bodies does, and how many programs do at least: about half of those that did when this was
-/// written.
+/// The special forms of PTX bodies, and the least number of programs that must have each: about half of the number when
+/// this was written.
 const WAYS: [(&str, u32); 8] = [
     ("loads that come ahead", 35),
     ("squares", 10),
@@ -108,13 +107,13 @@ const WAYS: [(&str, u32); 8] = [
     ("vectors numbered in 64 bits", 220),
 ];
 
-/// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
+/// The number of random programs: `TILEWIRE_CASES`, or as many as CI has time for.
 fn cases() -> u32 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
 }
 
-/// Ranks in a ring: each sends its input tile by tile to the next, through a staging slot per step mod depth; copies of
-/// the roles take the steps in turn.
+/// Ranks in a ring. Each sends its input tile by tile to the next one, through staging slots that take turns. The
+/// copies of a role take the steps alternately.
 #[test]
 fn ranks_in_a_ring_pass_their_tiles_on() {
     const TILE: i64 = 37;
@@ -163,11 +162,11 @@ fn ranks_in_a_ring_pass_their_tiles_on() {
     }
 }
 
-/// Ranks that put packets to all others look at those of several before they wait for any; blocks lie in one shard
-/// each, or in two.
+/// Ranks that put packets to all others poll those of several peers before they wait for any. A block lies in one
+/// shard, or in two.
 #[test]
 fn ranks_add_what_all_of_them_sent() {
-    // With shards that begin with tiles, and within; of unequal length, and empty.
+    // Blocks begin at the beginning of a shard, and within one. Shards have different lengths, and some are empty.
     let cases = [
         (2, 64, 1),
         (2, 64, 4),
@@ -188,18 +187,18 @@ fn ranks_add_what_all_of_them_sent() {
             max_copies: copies,
             packet_bytes: 256 << 10,
         });
-        // With copies of roles as between GPUs: in one pass, where elements fill their packets.
+        // With copies of roles, as between GPUs. If elements fill their packets, everything is one pass.
         let (links, what) =
             (rehearsal.with_copies(copies).ranks(), format!("{len} elements of {ranks} ranks, {copies} copies"));
         let in_one_pass = copies > 1 && len % 2 == 0;
-        // Sums that depend on the order.
+        // Sums whose result depends on the order.
         let number =
             |rank: usize, k: usize| ((rank * 7919 + k * 104_729) % 1000) as f32 * 10f32.powi(rank as i32 * 3 - 4);
         let floats = |rank: usize| Tensor::from_fn(len, |k| number(rank, k));
         let halves = |rank: usize| Tensor::from_fn(len, |k| Bf16::from_f32(number(rank, k)));
         let of_floats = |link: &RehearsalRank, rank| {
             let x = floats(rank);
-            // In place, or not.
+            // In place, and with two tensors.
             let y = if blocks == 1 { x.clone() } else { Tensor::zeros(len) };
             all_reduce(link, &y, &x).algorithm(Algorithm::OneShot).blocks(blocks).granule(2 - len % 2).trace().unwrap()
         };
@@ -211,7 +210,7 @@ fn ranks_add_what_all_of_them_sent() {
         let all = |trace: &dyn Fn(&RehearsalRank, usize) -> Traced| -> Vec<Traced> {
             links.iter().enumerate().map(|(rank, link)| trace(link, rank)).collect()
         };
-        // Shard s takes ranks s + 1, …, s.
+        // Shard s is summed in the order of ranks s + 1, …, s.
         let share = len.div_ceil(ranks);
         let sum = |k: usize, of: &dyn Fn(usize) -> f32| {
             (1..=ranks).map(|i| of((k / share + i) % ranks)).reduce(|a, b| a + b).expect("ranks")
@@ -245,7 +244,8 @@ fn ranks_add_what_all_of_them_sent() {
     }
 }
 
-/// Fields that say what a value is, in the PTX of every collective, algorithm and protocol that needs no windows.
+/// The fields that say which value a hook handles, in the PTX of every collective, algorithm and protocol that needs no
+/// windows.
 #[test]
 fn hooks_know_as_ptx_what_their_definition_says() {
     const RANKS: usize = 3;
@@ -259,8 +259,8 @@ fn hooks_know_as_ptx_what_their_definition_says() {
             packet_bytes: 256 << 10,
         };
         let links = Rehearsal::new(geometry).with_copies(copies).ranks();
-        // The machine takes its time: both hooks, with a shape; and reductions without, which between GPUs go in one
-        // pass.
+        // The PTX machine is slow. So there are only forms with both hooks and a shape, and reductions without, which
+        // are one pass between GPUs.
         let here = |form: &Form| {
             let is_whole = form.consumes && form.shaped && form.collective != Collective::Send;
             let is_one_pass = !form.consumes && !form.shaped && form.collective.reduces();
@@ -300,7 +300,7 @@ fn hooks_know_as_ptx_what_their_definition_says() {
     }
 }
 
-/// A role divides by the number of its copies as by a constant.
+/// A role divides by the number of its copies as if by a constant.
 #[test]
 fn roles_divide_by_the_number_of_their_copies() {
     let starts = [0u64, 1, 2, 7, 100, u64::from(u32::MAX), 1 << 40, u64::MAX];
@@ -329,7 +329,7 @@ fn roles_divide_by_the_number_of_their_copies() {
     }
 }
 
-/// Slot 2 is waited for, or packet 5; the other role only computes.
+/// One role waits for slot 2 or packet 5. The other role only computes.
 fn waiter(packet: bool) -> Kernel {
     let mut code = Code::new("waiter");
     let area = code.buffer("area", Access::InOut, Type::U8, 1024);
@@ -377,7 +377,7 @@ fn a_wait_in_vain_is_reported_and_ends_the_launch() {
     }
 }
 
-/// Packets of two peers are waited for together: who gives up tells of the one that is missing.
+/// Packets of two peers are waited for together. A wait that gives up reports the one that is missing.
 #[test]
 fn of_packets_of_several_peers_the_missing_one_is_reported() {
     const FLAG: u32 = 9;
@@ -407,7 +407,7 @@ fn of_packets_of_several_peers_the_missing_one_is_reported() {
         let mut launch = Launch::new(&mut memory, 0, 1, 1_000_000);
         let mut received = [packets([1, 2, 3, 4]), packets([10, 20, 30, 40])];
         if let Some((area, packet)) = missing {
-            // Half of it has come.
+            // Half of the packet has arrived.
             received[area][16 * packet + 12..][..4].copy_from_slice(&5u32.to_le_bytes());
         }
         launch.words.extend(received.map(|bytes| memory.add(bytes)));

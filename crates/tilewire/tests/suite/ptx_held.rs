@@ -1,5 +1,5 @@
-//! What a lane puts into scratch and gets back itself stays in a register: the same bytes, without shared memory, and
-//! without a barrier until somebody could write what is read for it.
+//! Values that a lane puts into scratch and gets back itself stay in registers. The bytes are the same, there is no
+//! shared memory, and there is no barrier until somebody could overwrite the source.
 
 use std::collections::BTreeSet;
 use std::slice::from_ref;
@@ -12,30 +12,30 @@ use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_reduce, kernel, prel
 use tilewire_testkit::ptx_machine::{Access, Space};
 use tilewire_testkit::simulated::{Run, run_as_defined, run_world};
 
-/// Lanes of the role.
+/// The number of lanes of the role.
 const LANES: usize = 64;
 
-/// What happens to scratch, besides one `each` that fills it and one that sends it.
+/// A use of scratch besides one `each` that fills it and one that sends it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Besides {
     Nothing,
-    /// Words are sent from the other end.
+    /// The words are sent in reverse order.
     Turned,
-    /// Another `each` reads it.
+    /// Another `each` reads the scratch.
     Read,
-    /// With a mask.
+    /// The scratch is filled under a mask.
     Masked,
     /// It is filled in several turns of a loop.
     Turns,
-    /// Neighbours look at each other's words.
+    /// Groups combine neighbours' words.
     Groups,
-    /// What it is filled from is given back before it is sent.
+    /// A credit gives the source back before the words are sent.
     Credit,
-    /// What it is filled from is written by the leader right after.
+    /// The leader writes the source right after the scratch is filled.
     Written,
 }
 
-/// Elements of `x`, doubled by one `each` and sent in packets by another, which come back to `y`.
+/// One `each` doubles the elements of `x`, another sends them in packets. They come back to `y`.
 fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
     let count = words * 8 / size_of::<T>();
     let (y, area, given) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16), Tensor::<u64>::zeros(1));
@@ -57,7 +57,7 @@ fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
                 _ => fill(),
             }
             match besides {
-                // Of an input, which all lanes load: handing it out would be a barrier.
+                // The load is from an input, which every lane loads. Handing a value out would need a barrier.
                 Besides::Written => x.store(count as i64 - 1, other.load(0)),
                 Besides::Credit => r.signal_credit(given.slot(0, 0), 1u64),
                 _ => {}
@@ -88,13 +88,14 @@ fn send<'t>(
             take(k, area.packet_get(0, k, 1u32));
         }
     });
-    // What combines neighbours may not put and get in one each.
+    // Ops that combine neighbours may not stand in an `each` that puts and gets.
     if besides == Besides::Groups {
         r.each(words, |k| take(k, area.packet_get(0, k, 1u32)));
     }
 }
 
-/// Stores to shared memory of anything but what the leader hands out, which all lanes of the block load.
+/// The number of stores to shared memory, except for values that the leader hands out, which all lanes of the block
+/// load.
 fn stores(run: &Run, lanes: usize) -> usize {
     let shared = run.trace.accesses(|access| access.space == Space::Shared);
     let handed_out = |store: &Access| {
@@ -134,7 +135,7 @@ fn what_others_read_goes_through_memory() {
         case("f32", 40, |i| i as f32, besides, false);
         case("f32", LANES, |i| i as f32, besides, false);
     }
-    // All lanes have the same number of words, or one at most.
+    // Either all lanes have the same number of words, or every lane has at most one. Here neither holds.
     for words in [LANES + 1, 2 * LANES - 1, 3 * LANES] {
         case("f32", words, |i| i as f32, Besides::Nothing, false);
     }
@@ -154,8 +155,7 @@ fn nobody_writes_what_is_still_read() {
     }
 }
 
-/// A one-shot all-reduce has one barrier, by which the leader hands out its counters, before it sends what it has
-/// loaded.
+/// A one-shot all-reduce has one barrier before it sends its packets: the leader hands out its counters by it.
 #[test]
 fn all_reduces_hold_what_they_send() {
     for len in [3 * 128, 1024] {
@@ -185,8 +185,8 @@ fn all_reduce_holds(ranks: usize, len: usize, blocks: usize) {
     assert!(run.results.iter().all(|rank| rank.iter().flatten().any(|memory| *memory == right)));
     let warps: usize = traced[0].kernel.roles.values().map(|role| role.warps as usize * role.copies as usize).sum();
     assert_eq!(stores(&run, 32 * warps), 0);
-    // The leader of every block, in its own order: it loads what it sends, has met the others once when it waits, and
-    // sends then.
+    // For the leader of every block, in its own order: it loads what it sends, has met the others once when it waits,
+    // and sends after that.
     let input = traced[0].kernel.params.iter().position(|(_, param)| param.name() == "input").expect("an input");
     for (rank, block) in (0..ranks).flat_map(|rank| (0..blocks as u32).map(move |block| (rank, block))) {
         let leader = |access: &Access| (access.rank, access.block, access.thread) == (rank, block, 0);

@@ -1,5 +1,5 @@
-//! Posts to a network proxy as PTX: random kernels that post give the entries and the bytes that the CPU engine gives,
-//! on a machine that runs PTX by its manual, and their texts assemble for every target.
+//! Posts to a network proxy as PTX. Random kernels that post give the same entries and bytes as on the CPU engine, on a
+//! machine that runs PTX as its manual defines it. Their texts assemble for every target.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use tilewire::hook::{Queue, RoleCtx, Value, View};
@@ -14,31 +14,31 @@ use tilewire_testkit::random::Random;
 use tilewire_testkit::simulated::{Launch, Proxies, Proxy, run_posts, run_world};
 use tilewire_testkit::{kernels, ptxas};
 
-/// Bytes of the source that a turn of a role has for itself.
+/// The bytes of the source that one turn of a role uses.
 const SHARE: i64 = 256;
 /// The most turns of a role.
 const TURNS: i64 = 3;
 /// The operation that matched posts carry.
 const OPERATION: u16 = 5;
 
-/// What a role does in every turn; its copies take turns. The CPU engine has one copy of every role.
+/// The actions of a role in every turn. Its copies take turns. The CPU engine has one copy of every role.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Fills its share of the source.
+    /// The role fills its share of the source.
     Fill(i64),
     Post(Span),
     Deliver(Vec<Span>),
     Signal,
     Credit,
     Flush,
-    /// Only in blocks of odd numbers.
+    /// The role acts only in blocks with odd numbers.
     InOddBlocks(Box<Step>),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: i64,
-    /// A constant, or the number of an element of the table of counts.
+    /// A constant, or the number of an element in the table of counts.
     count: Result<i64, i64>,
 }
 
@@ -50,7 +50,7 @@ struct PostingRole {
     steps: Vec<Step>,
 }
 
-/// A kernel that posts. Every turn of a role of a block has a peer of its own, so that the order of its posts can be
+/// A kernel that posts. Every turn of a role in a block has a separate peer, so that the order of its posts can be
 /// compared.
 #[derive(Clone, Debug)]
 struct Posting {
@@ -169,7 +169,7 @@ impl<'t> Body<'_, 't> {
     }
 }
 
-/// The entries as they can be compared: sources as bytes of the source, by peer, in order.
+/// The entries in a form that can be compared: sources as bytes, by peer, in order.
 fn comparable(posted: &[Posted], peers: usize, offset: impl Fn(u64) -> u64) -> Vec<Vec<Posted>> {
     let mut by_peer = vec![Vec::new(); peers];
     for entry in posted {
@@ -182,7 +182,7 @@ fn comparable(posted: &[Posted], peers: usize, offset: impl Fn(u64) -> u64) -> V
     by_peer
 }
 
-/// Runs a kernel on the CPU, beside a proxy or before it; gives the entries.
+/// Runs a kernel on the CPU, with a proxy beside it or after it. Returns the entries.
 fn on_the_cpu(traced: &Traced, ring: &Ring, proxies: Proxies) -> Vec<Posted> {
     let take = || std::iter::from_fn(|| ring.pop()).map(|entry| entry.expect("an entry that producers write"));
     let mut prepared = Prepared::new(&traced.kernel, &traced.args).unwrap();
@@ -212,7 +212,7 @@ fn on_the_cpu(traced: &Traced, ring: &Ring, proxies: Proxies) -> Vec<Posted> {
 
 fn agree(posting: &Posting, capacity: usize, target: Target, proxies: Proxies) -> usize {
     let (traced, ring) = posting.trace(capacity);
-    // First, since it begins with a copy of the memory.
+    // This comes first, because it begins with a copy of the memory.
     let run = run_posts(std::slice::from_ref(&traced), target, proxies);
     let run = run.unwrap_or_else(|fault| panic!("{target}: {}\n{posting:?}", fault.0));
     let posted = on_the_cpu(&traced, &ring, proxies);
@@ -228,7 +228,7 @@ fn agree(posting: &Posting, capacity: usize, target: Target, proxies: Proxies) -
     posted.len()
 }
 
-/// How many random kernels: `TILEWIRE_CASES`, or a number that CI has time for.
+/// The number of random kernels: `TILEWIRE_CASES`, or as many as CI has time for.
 fn cases() -> u64 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
 }
@@ -240,7 +240,7 @@ fn ptx_posts_what_the_cpu_engine_posts() {
         let mut random = Random::of_case(case);
         let posting = Posting::random(&mut random);
         let target = random.pick(&Target::ALL);
-        // Each of 12 roles posts 3 entries in each of 5 steps of 3 turns at most.
+        // Each of 12 roles posts 3 entries in each of 5 steps, with at most 3 turns.
         entries += agree(&posting, 1024, target, Proxies::AtTheEnd);
         let capacity = random.pick(&[1, 1, 2, 4]);
         entries += agree(&posting, capacity, target, Proxies::Beside);
@@ -248,7 +248,7 @@ fn ptx_posts_what_the_cpu_engine_posts() {
     assert!(entries as u64 > 20 * cases(), "{entries} entries");
 }
 
-/// A proxy that sees an entry sees the bytes: between a lane's store and the turn's, all lanes meet.
+/// A proxy that sees an entry sees its bytes: all lanes meet between a lane's store and the store of the turn number.
 #[test]
 fn lanes_meet_before_what_they_stored_is_posted() {
     let mut random = Random::new(3);
@@ -263,7 +263,7 @@ fn lanes_meet_before_what_they_stored_is_posted() {
         let turns: Vec<_> = turns.into_iter().filter(|(_, access)| run.is_to(access, 0, 2)).collect();
         (stores, releases) = (stores + stored.len(), releases + turns.len());
         for turn in &turns {
-            // Of every lane of the role copy the last store before the turn.
+            // For every lane of the role copy, its last store before the turn number.
             let lanes = |thread: u32| role_copy(&posting, thread) == role_copy(&posting, turn.1.thread);
             for store in stored.iter().filter(|store| store.0 < turn.0 && store.1.block == turn.1.block) {
                 if lanes(store.1.thread) && store.1.thread != turn.1.thread {
@@ -306,7 +306,7 @@ fn kernels_that_post_assemble_for_every_target_without_spills() {
     }
 }
 
-/// A kernel that posts three entries to a ring of two, and then writes that it is done.
+/// A kernel that posts three entries to a ring of two, and then writes a mark that it is done.
 fn three_posts(is_matched: bool) -> Traced {
     let (done, ring) = (HostMemory::zeroed(8), Ring::new(2));
     let ring = if is_matched { matched(&ring) } else { ring };
@@ -324,7 +324,7 @@ fn three_posts(is_matched: bool) -> Traced {
 
 #[test]
 fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
-    // The deadline passes; or the launch is aborted, which reports nothing.
+    // Either the deadline passes, or the launch is aborted, which reports nothing.
     for (is_matched, aborted) in [(false, false), (true, false), (false, true)] {
         let traced = three_posts(is_matched);
         let kernel = simplify(&traced.kernel);
@@ -352,12 +352,12 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
         } else {
             let posts = kernel.insts.iter().filter(|(_, inst)| matches!(inst.op, Op::Post { .. }));
             let posts: Vec<u64> = posts.map(|(id, _)| id.index() as u64).collect();
-            // Role 1 wants entry 2 of parameter 1: the proxy must be done with 1, and is done with 0.
+            // Role 1 waits for room for entry 2 of parameter 1: the proxy must have taken 1 entry, and has taken 0.
             assert_eq!(report, [[abi::GAVE_UP, 1, 0, 0, posts[0]], [1, 0, 2, 1, 0]].concat());
             assert_eq!(memory.word(abort, 0), abi::ABORTED_BY_TIMEOUT);
         }
         assert_eq!(memory.word(done, 0), 0, "the role goes on");
-        // The first two are there, as they were posted.
+        // The first two entries are there, as they were posted.
         assert_eq!(memory.word(entries, TAKEN), 0);
         assert_eq!([0, 1].map(|k| memory.word(entries, ENTRIES + k * ENTRY)), [1, 2]);
         assert_eq!(memory.word(entries + 1, TICKETS), 3);
@@ -368,13 +368,13 @@ fn a_wait_for_room_in_vain_is_reported_writes_nothing_and_ends_the_launch() {
     }
 }
 
-/// Posts `count` bytes from byte `start` of 100, with bounds checked: what is posted, and the report.
+/// Posts `count` bytes from byte `start` of 100 with bounds checks. Returns the entries and the report.
 fn checked((start, count): (i64, i64)) -> (Vec<Posted>, Vec<u64>) {
     let (source, ring) = (HostMemory::zeroed(100), Ring::new(2));
     let traced = kernel("span", |k| {
         let (queue, source) = (k.queue("wire", ring.queue(9)), k.region("source", std::slice::from_ref(&source)));
         k.role("main", 2).run(|r| {
-            // Unknown while tracing, as the block is.
+            // The value is unknown while tracing, because it depends on the block.
             r.post(queue, 1, source.bank(0).part(r.block() + start, 1), 0, r.block() + count);
         });
     })
@@ -393,7 +393,7 @@ fn checked((start, count): (i64, i64)) -> (Vec<Posted>, Vec<u64>) {
     (proxy.posted, (0..abi::REPORT_WORDS).map(|k| memory.word(launch.report, 8 * k)).collect())
 }
 
-/// As the CPU engine does.
+/// The same as on the CPU engine.
 #[test]
 fn a_span_that_leaves_its_source_is_reported_and_not_posted_where_bounds_are_checked() {
     for span in [(0, 1), (0, 100), (99, 1), (40, 60), (100, 0), (-1, 0)] {
@@ -408,8 +408,8 @@ fn a_span_that_leaves_its_source_is_reported_and_not_posted_where_bounds_are_che
     }
 }
 
-/// A peer that does not exist reaches the proxy as such, and changes nothing else. Also if its number has more bits
-/// than the field for it.
+/// A peer that does not exist reaches the proxy under its number, and changes nothing else. This also holds for a
+/// number with more bits than the field for it.
 #[test]
 fn a_peer_that_does_not_exist_changes_no_other_field() {
     let ring = Ring::new(4);

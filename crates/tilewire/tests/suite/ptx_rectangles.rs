@@ -1,5 +1,4 @@
-//! Columns of a matrix as PTX: rows keep their vectors where they are aligned, and nothing beside the columns is
-//! touched.
+//! Columns of a matrix as PTX: aligned rows keep their vectors, and nothing beside the columns is touched.
 
 use crate::snapshots::assert_snapshot;
 use tilewire::ir::scalar::Element;
@@ -31,13 +30,13 @@ fn aligned_rows_of_columns_move_in_vectors_of_16_bytes() {
         // The second of two rows begins at an odd multiple of eight bytes.
         let text = same_as_defined("eight", &copy::<f32>((33, 64, 70), 2, 4), target);
         assert!(text.contains("ld.global.v2.b32") && !text.contains("global.v4"), "{text}");
-        // One column, and rows that begin anywhere.
+        // One column, and rows that begin at any place.
         let text = same_as_defined("one", &copy::<f32>((300, 1, 7), 3, 0), target);
         assert!(!text.contains("global.v"), "{text}");
     }
 }
 
-/// To be read: 64 columns of a matrix of 192, from column 16 to column 64.
+/// For reading: 64 columns of a matrix of 192, from column 16 to column 64.
 #[test]
 fn a_copy_of_columns_looks_as_it_did() {
     let kernel = simplify(&copy::<f32>((33, 64, 192), 16, 64).kernel);

@@ -1,4 +1,4 @@
-//! The kernels of shipped transfers as PTX: every protocol and hook assembles for every target, without spills.
+//! The kernels of shipped transfers as PTX: those of every protocol and hook assemble for every target, without spills.
 
 use tilewire::collective::Rounds;
 use tilewire::ir::{BinaryOp, Kernel, Op, Shape, simplify};
@@ -14,7 +14,7 @@ use tilewire::{
 };
 use tilewire_testkit::ptxas;
 
-/// The kernels of rank 0 of two that exchange tensors, with names.
+/// The kernels of rank 0 of two that exchange tensors, with their names.
 fn kernels() -> Vec<(&'static str, Kernel)> {
     let all = World::threads(2).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -26,7 +26,7 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let (inp, out) = (Tensor::<f32>::zeros(1 << 18), Tensor::<f32>::zeros(1 << 18));
         let traced = sendrecv(&link, &out, &inp, peer, peer).blocks(4).trace()?;
         kernels.push(("staged", traced.kernel));
-        // Slots that the smallest target's shared memory has room for in both roles, four stages each.
+        // The shared memory of the smallest target has room for such slots in both roles, with four stages each.
         let bulk = Knobs { primitive: Some(Primitive::Bulk), slot_bytes: Some(8 << 10), ..Knobs::default() };
         let traced = sendrecv(&link, &out, &inp, peer, peer).config(bulk).trace()?;
         kernels.push(("bulk", traced.kernel));
@@ -39,7 +39,7 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let transposed = sendrecv(&link, &out, &inp, peer, peer).chunk_shape(512, 512);
         let traced = transposed.produce(|c| c.input.at(c.col(), c.row())).trace()?;
         kernels.push(("transposed", traced.kernel));
-        // A block of 1024 threads: 64 registers for each.
+        // A block of 1024 threads leaves 64 registers for each.
         let full = Knobs { primitive: Some(Primitive::Staged), blocks: Some(4), ..Knobs::warps(32) };
         let transposed = || send(&link, &inp, peer).chunk_shape(512, 512).config(full);
         let traced = transposed().produce(|c| c.input.at(c.col(), c.row())).trace()?;
@@ -77,7 +77,7 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
     let part = Tensor::<f32>::zeros(1 << 18);
     let (halves, sums) = (Tensor::<Bf16>::zeros(1 << 20), Tensor::<Bf16>::zeros(1 << 20));
     let (few, few_out) = (Tensor::<f32>::zeros(1 << 10), Tensor::<f32>::zeros(1 << 10));
-    // So much that it leaves the cache first, in tiles that are no whole turns.
+    // The tensor is so large that it leaves the cache first. Its tiles are not whole turns.
     let (much, much_out) = (Tensor::<Bf16>::zeros(9_000_000 * 4), Tensor::<Bf16>::zeros(9_000_000 * 4));
     let config = |primitive, warps| Knobs { primitive: Some(primitive), blocks: Some(4), ..Knobs::warps(warps) };
     let staged = |warps| config(Primitive::Staged, warps);
@@ -156,7 +156,7 @@ fn meshes() -> [Vec<(&'static str, Kernel)>; 2] {
         ("two-level 2 x 4 broadcast", broadcast(&fours, &one, &one, Rank::new(4)).trace()),
         ("mixed 2 x 4 all-reduce", all_reduce(&fours, &wide, &inp).trace()),
     ];
-    // Hooks that hold many values, or load again what they add to.
+    // Hooks that hold many values, or that load what they add to once more.
     let heavy = vec![
         ("mixed 2 x 4 all-to-all, quantised", quantised(&fours)),
         ("mixed 2 x 4 all-to-all, transposed", {
@@ -185,7 +185,7 @@ fn shipped_transfers_assemble_for_every_target() {
     assemble(kernels());
 }
 
-/// A block serves one peer after the other, so their number must not show in what it takes.
+/// A block serves one peer after the other, so the number of peers must not change its resources.
 #[test]
 fn shared_memory_does_not_grow_with_the_world() {
     for primitive in [Primitive::Bulk, Primitive::Packet] {
@@ -214,7 +214,7 @@ fn shipped_collectives_assemble_for_every_target() {
     assemble(collectives());
 }
 
-/// Windows are real ones, of ranks that are threads; blocks are as large as a GPU has them for reductions.
+/// The windows are real ones, of ranks that are threads. Blocks are as large as a GPU has them for reductions.
 fn reductions_through_windows() -> Vec<(&'static str, Kernel)> {
     let of_ranks = World::threads(4).run(|world| {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -248,7 +248,8 @@ fn reductions_through_windows_assemble_for_every_target() {
     assemble(reductions_through_windows());
 }
 
-/// An all-to-all of columns that lie in a larger matrix: its rows keep vectors of 16 bytes on both legs, and no lane divides.
+/// An all-to-all of columns that lie in a larger matrix: its rows keep vectors of 16 bytes on both legs, and no lane
+/// divides.
 #[test]
 fn column_slices_keep_their_vectors_in_every_protocol() {
     let (ranks, rows, cols) = (4, 1024, 256);
@@ -266,7 +267,7 @@ fn column_slices_keep_their_vectors_in_every_protocol() {
     let outs: Vec<_> = (0..ranks).map(|_| Tensor::<f32>::zeros(rows * width)).collect();
     let window = links[1].window(&outs);
     for (name, primitive) in [("staged", Primitive::Staged), ("direct", Primitive::Direct)] {
-        // To rows of the output, and to its columns.
+        // Into rows of the output, and into its columns.
         for (axis, shape) in [(Axis::Rows, [ranks * rows, cols]), (Axis::Cols, [rows, width])] {
             let out = window.tensor().reshape(shape[0], shape[1]).unwrap();
             let config = Knobs { primitive: Some(primitive), blocks: Some(4), ..Knobs::warps(4) };
@@ -285,7 +286,7 @@ fn column_slices_keep_their_vectors_in_every_protocol() {
     }
 }
 
-/// Divisions and remainders of lane values.
+/// The number of divisions and remainders of lane values.
 fn lanes_that_divide(kernel: &Kernel) -> usize {
     let mut count = 0;
     for role in kernel.roles.values() {
@@ -298,7 +299,7 @@ fn lanes_that_divide(kernel: &Kernel) -> usize {
     count
 }
 
-/// What is staged stays in the cache; what comes and goes once leaves it first, if there is much of it.
+/// Staged bytes stay in the cache. Large tensors that are read or written once leave it first.
 #[test]
 fn much_that_is_staged_streams() {
     let geometry = Geometry {
@@ -320,7 +321,7 @@ fn much_that_is_staged_streams() {
         }
         assert!(text.contains("ld.global.v4.b32") && text.contains("st.global.v4.b32"), "what is staged\n{text}");
         assemble(vec![("staged", traced.kernel)]);
-        // Nothing is staged: nothing has to stay.
+        // Nothing is staged, so nothing has to stay in the cache.
         let traced = map(&out, &inp).trace().unwrap();
         assert!(!emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text.contains(".cs."));
     }
@@ -330,7 +331,7 @@ fn assemble(kernels: Vec<(&'static str, Kernel)>) {
     assemble_with(kernels, 0);
 }
 
-/// With at most so many bytes of spills.
+/// Asserts that at most this many bytes are spilled.
 fn assemble_with(kernels: Vec<(&'static str, Kernel)>, most_spills: u32) {
     let (assembles, mut spilled) = (ptxas::find().is_some(), Vec::new());
     for (name, kernel) in kernels {

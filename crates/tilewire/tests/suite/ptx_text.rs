@@ -1,4 +1,4 @@
-//! What the PTX of the main kernels looks like: kept beside the tests, and judged for what must be in it.
+//! The PTX of the main kernels, kept beside the tests and judged for what it must contain.
 
 use crate::snapshots::assert_snapshot;
 use std::collections::BTreeSet;
@@ -22,8 +22,8 @@ fn main_kernels_look_as_they_did() {
     }
 }
 
-/// What the leader has loaded of memory it hands out after what only fills scratch: both are under way together. What
-/// it loads of scratch it hands out before.
+/// The leader hands out a value that it loaded from memory after the ops that only fill scratch: both loads are under
+/// way together. It hands out a value that it loaded from scratch before that.
 #[test]
 fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
     use tilewire::{Tensor, kernel};
@@ -44,7 +44,7 @@ fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
         });
         let (text, run) = run_as_defined("prepares", &traced.unwrap(), Target::Sm90a);
         let everybody = run.trace.accesses(|access| access.load);
-        // The leader's own load: nobody else looks there.
+        // A load of the leader alone, which no other thread makes.
         let alone = |load: &Touch| everybody.iter().all(|(_, other)| other.thread == 0 || !other.overlaps(load));
         let loaded = |access: &Touch| match of_scratch {
             true => access.space == Space::Shared && alone(access),
@@ -58,8 +58,8 @@ fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
     }
 }
 
-/// Lanes wait for what the leader has written, also where a bulk copy comes between: the barrier by which it makes room
-/// is mostly jumped over.
+/// Lanes wait for what the leader has written, also if a bulk copy comes in between. The barrier with which that copy
+/// makes room is usually skipped.
 #[test]
 fn a_bulk_copy_is_no_barrier() {
     use tilewire::{Tensor, kernel};
@@ -81,7 +81,7 @@ fn a_bulk_copy_is_no_barrier() {
     let others: Vec<_> = loads.into_iter().filter(|(_, load)| load.thread != store.1.thread).collect();
     let lanes = BTreeSet::from_iter(others.iter().map(|(_, load)| load.thread));
     assert_eq!(lanes.len(), 4 * 32 - 1, "{text}");
-    // In this run there is room, so the barrier of a full group is jumped over.
+    // In this run there is room, so the barrier of a full group is skipped.
     assert!(others.into_iter().all(|load| run.trace.met_between(store, load)), "{text}");
 }
 
@@ -115,7 +115,7 @@ fn accesses_are_as_wide_as_alignment_allows() {
         let text = text(&copy(ty, 4096, align));
         assert!(text.contains(load) && text.contains(store), "{ty} aligned to {align}\n{text}");
     }
-    // A length that is no multiple of a vector has a rest, element by element.
+    // A length that is no multiple of a vector leaves a remainder, which is handled element by element.
     let odd = text(&copy(Type::F32, 4099, 16));
     assert!(odd.contains("ld.global.v4.b32") && odd.contains("ld.global.nc.b32"), "{odd}");
     // Several loads are under way before the first store.
@@ -128,8 +128,9 @@ fn orders_are_in_the_text() {
     let text = text(&kernels::staged());
     let code = Parsed::parse(&text).unwrap();
     let instrs = &code.instrs;
-    // One data signal: a barrier right before its release. One credit: a barrier, then a relaxed store. Both are the
-    // leader's, to the first byte of a slot; the reports of a wait that gives up have other places.
+    // There is one data signal: a barrier right before its release. There is one credit: a barrier, then a relaxed
+    // store. The leader makes both, to the first byte of a slot. The reports of a wait that gives up go to other
+    // places.
     for order in ["release", "relaxed"] {
         let is_signal = |instr: &&Instr| {
             instr.parts == ["st", order, "sys", "global", "u64"]
@@ -141,11 +142,11 @@ fn orders_are_in_the_text() {
         let before = instrs[..signals[0]].iter().rev().find(|instr| matches!(&*instr.parts[0], "st" | "bar"));
         assert!(before.is_some_and(|instr| instr.parts[0] == "bar"), "{order}\n{text}");
     }
-    // Every look at a slot is an acquire; after the last one of a wait comes a barrier before any other access.
+    // Every poll of a slot is an acquire. After the last poll of a wait, a barrier comes before any other access.
     let looks = instrs.iter().filter(|instr| instr.parts == ["ld", "acquire", "sys", "global", "u64"]);
     assert_eq!(looks.count(), 3 + 3 + 1, "{text}");
-    // Each copy of each role has a barrier of its own lanes: its number is in a register, and 0, of the whole block, is
-    // not used.
+    // Each copy of each role has a barrier for its own lanes. The barrier's number is in a register. Barrier 0, of the
+    // whole block, is not used.
     let barriers: Vec<&Instr> = instrs.iter().filter(|instr| instr.parts == ["bar", "sync"]).collect();
     assert!(!barriers.is_empty(), "{text}");
     assert!(barriers.iter().all(|i| matches!(i.args[..], [Operand::Reg(_), Operand::Imm(128)])), "{text}");

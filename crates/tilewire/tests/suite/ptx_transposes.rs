@@ -1,5 +1,6 @@
-//! Transposes of elements of 16 bits as PTX: whatever the shape, the warps and what else the body does, the bytes are
-//! those of the reference evaluator. Which of them go through squares (`src/ptx/squares.rs`) is said beside each.
+//! Transposes of 16-bit elements as PTX. For any shape, any number of warps and any other work of the body, the bytes
+//! are those of the reference evaluator. A comment beside each test says which of them go through squares
+//! (`src/ptx/squares.rs`).
 
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::ir::simplify;
@@ -9,13 +10,13 @@ use tilewire_testkit::programs::data::element;
 use tilewire_testkit::random::Random;
 use tilewire_testkit::simulated::{same_as_defined, simulate_world};
 
-/// Rows and columns that vectors of 16 bytes fit in: less than a square, one, several, with and without a rest.
+/// Rows and columns that vectors of 16 bytes fit: less than a square, one, several, with and without a remainder.
 const VECTORS: [(usize, usize); 9] =
     [(8, 8), (64, 64), (8, 136), (200, 8), (72, 56), (128, 192), (136, 264), (24, 520), (256, 64)];
-/// And others, an empty one among them.
+/// Other shapes, one of them empty.
 const OTHERS: [(usize, usize); 6] = [(0, 64), (33, 65), (60, 64), (64, 60), (100, 129), (2, 300)];
 
-/// Runs a kernel of one rank on the machine and by definition.
+/// Runs a kernel of one rank on the machine and in the evaluator.
 fn agree(name: &str, traced: &Traced, target: Target, squares: bool) {
     let text = same_as_defined(name, traced, target);
     assert_eq!(text.contains("cp.async.cg"), squares, "{name} for {target}\n{}\n{text}", traced.kernel);
@@ -56,7 +57,7 @@ fn elements_of_16_bits_are_moved() {
     for (k, shape) in OTHERS.into_iter().enumerate() {
         agree(&format!("bf16 {shape:?}"), &moved::<Bf16>(shape, 8), Target::ALL[k % 5], false);
     }
-    // Elements of other sizes go another way.
+    // Elements of other sizes take another path.
     agree("f32", &moved::<f32>((64, 64), 8), Target::Sm90a, false);
     agree("fp8", &moved::<F8E4M3>((64, 64), 8), Target::Sm90a, false);
 }
@@ -84,7 +85,8 @@ fn what_lies_off_its_alignment_goes_another_way() {
     agree("shifted", &traced.unwrap(), Target::Sm90a, false);
 }
 
-/// With arithmetic, into what is there, with factors along both axes, of two transposed inputs, narrowed, widened.
+/// With arithmetic, with an output that is also read, with factors along both axes, with two transposed inputs,
+/// narrowed, widened.
 #[test]
 fn bodies_compute_with_what_they_transpose() {
     fn check<T: Number>(target: Target, (rows, cols): (usize, usize)) {
@@ -149,8 +151,8 @@ fn bodies_compute_with_what_they_transpose() {
     check::<u16>(Target::Sm100a, (128, 64));
 }
 
-/// A part of a larger matrix, several times in a row, by copies of a role: the squares of one follow those of the one
-/// before.
+/// A part of a larger matrix, several times in a row, by copies of a role. The squares of one follow those of the
+/// previous one.
 #[test]
 fn parts_of_a_matrix_are_transposed_one_after_the_other() {
     const SIDE: i64 = 256;
@@ -174,7 +176,7 @@ fn parts_of_a_matrix_are_transposed_one_after_the_other() {
     }
 }
 
-/// Through memory of another rank: transposed on its way out, and again on its way in.
+/// Through memory of another rank: transposed on the way out, and again on the way in.
 #[test]
 fn ranks_send_and_receive_transposed() {
     const ROWS: i64 = 72;

@@ -1,4 +1,4 @@
-//! `require`: the same answer on every engine, before anything is written.
+//! `require` gives the same answer on every engine, before anything is written.
 
 use tilewire::check::{self, EvalError, Options as Schedule};
 use tilewire::ir::{Entity, Op, RequiredBytes, simplify};
@@ -9,7 +9,7 @@ use tilewire_testkit::ptx_machine::{self, Memory};
 use tilewire_testkit::random::Random;
 use tilewire_testkit::simulated::Launch;
 
-/// Bytes of the memory that is written; guards of as many bytes lie on both sides.
+/// The size of the written memory in bytes. Guards of the same size lie on both sides.
 const SIZE: i64 = 96;
 const GUARD: u8 = 0xa5;
 
@@ -139,7 +139,7 @@ fn a_condition_ends_the_launch_where_it_does_not_hold() {
     assert!(matches!(report, EvalError::Required { span: None, .. }), "{report}");
 }
 
-/// A put at a known place costs nothing.
+/// A put at a place that is known while tracing costs nothing.
 #[test]
 fn what_is_known_to_lie_inside_is_not_asked() {
     let y = Tensor::<u8>::zeros(64);

@@ -1,4 +1,4 @@
-//! The text of kernels, kept beside the tests; `TILEWIRE_BLESS=1 cargo test -p tilewire --test suite snapshots` accepts
+//! The text of kernels, kept beside the tests. `TILEWIRE_BLESS=1 cargo test -p tilewire --test suite snapshots` accepts
 //! new text.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ fn every_op_is_in_a_snapshot() {
 
 const VARIANTS: usize = 34;
 
-/// Numbers the ops. A new op does not compile here until it has a number, and then needs a snapshot.
+/// Gives every op a number. A new op does not compile here until it has one, and then it needs a snapshot.
 fn variant(op: &Op) -> usize {
     match op {
         Op::Const(_) => 0,
@@ -72,7 +72,7 @@ fn variant(op: &Op) -> usize {
     }
 }
 
-/// `rank` twice, the second one dead or alive, from one line or from two.
+/// `rank` twice. The second one is dead or alive, on the same line or another one.
 fn ranks(dead: bool, lines: [u32; 2]) -> Kernel {
     let mut code = Code::new("ranks");
     let [first, second] = lines.map(|line| SourceLine { file: "hook.rs", line, column: 9 });
@@ -110,7 +110,7 @@ fn dead_entries_and_lines_change_neither_text_nor_fingerprint() {
     assert_ne!(fingerprint(&plain), fingerprint(&kernels::scale()));
 }
 
-/// Caches outlive a process: a change of this number drops them all, and must be meant.
+/// Caches outlive a process. A change of this number drops them all, so it must be intended.
 #[test]
 fn the_fingerprint_is_stable() {
     assert_eq!(format!("{:#018x}", fingerprint(&ranks(false, [1, 1]))), "0x7809122d6f82c747");

@@ -1,5 +1,5 @@
-//! Random programs for property tests. Not in the testkit, which the program `tilewire` is built with: it does without
-//! `proptest`.
+//! Random programs for property tests. They are not in the testkit, because the program `tilewire` is built with the
+//! testkit and does without `proptest`.
 
 use proptest::prelude::*;
 use tilewire_testkit::programs::Program;

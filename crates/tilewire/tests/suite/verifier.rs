@@ -1,4 +1,4 @@
-//! What the verifier refuses, with the message and the line of each fault.
+//! The faults that the verifier reports, each with its message and line.
 
 mod bounds;
 mod declarations;
@@ -38,7 +38,7 @@ fn kernel<R>(body: impl FnOnce(&mut Code, &Params, RoleId) -> R) -> (Kernel, R) 
     (code.finish(), result.expect("the body ran"))
 }
 
-/// The kernel has this one fault, with this text, at this line.
+/// Asserts that the kernel has this one fault, with this text, at this line.
 #[track_caller]
 fn refused((kernel, line): (Kernel, u32), fault: Fault, text: &str) {
     let errors = verify(&kernel).expect_err("the kernel is malformed").0;
@@ -49,7 +49,7 @@ fn refused((kernel, line): (Kernel, u32), fault: Fault, text: &str) {
     assert_eq!(errors[0].to_string(), format!("{text}\n  at {}:{line}:{}", file, at.column));
 }
 
-/// The kernel has this fault of a declaration, which has no line.
+/// Asserts that the kernel has this fault of a declaration, which has no line.
 #[track_caller]
 fn refused_as_a_whole(kernel: &Kernel, fault: Fault, text: &str) {
     let errors = verify(kernel).expect_err("the kernel is malformed").0;

@@ -1,4 +1,4 @@
-//! One transfer of the tests: how it travels, what its data are, and whether what arrived is right.
+//! One transfer of the tests: how it travels, its data, and whether the right bytes arrived.
 
 use crate::untouched;
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use tilewire::transport::{LinkKind, Rank, RankError, TransportError, World, Worl
 use tilewire::{Knobs, Primitive, Tensor, sendrecv};
 use tilewire_testkit::random::{Random, mixed};
 
-/// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in
+/// So small that messages of a few KiB take many steps. A block has 4 KiB of staging, and messages of 512 bytes in
 /// packets.
 pub const SMALL: ShmOptions = ShmOptions {
     per_peer_bytes: Some(32 << 10),
@@ -20,10 +20,10 @@ pub const SMALL: ShmOptions = ShmOptions {
     populate: false,
 };
 
-/// Long enough for a machine that does other things as well: only what hangs waits for it.
+/// Long enough for a machine with other work: only a hang waits this long.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// Whether everything is to run, or a sample.
+/// True if everything is to run, and false for a sample.
 pub fn everything() -> bool {
     std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full")
 }
@@ -33,7 +33,7 @@ pub fn seed() -> u64 {
     std::env::var("TILEWIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115)
 }
 
-/// How the ranks of a test reach each other. One source of tests is for all of them.
+/// The way in which the ranks of a test reach each other. One source of tests serves all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// They share memory.
@@ -60,7 +60,7 @@ impl Place {
         test();
     }
 
-    /// The domains of so many ranks, none of them empty.
+    /// The domains of this many ranks. None is empty.
     fn domains(self, ranks: u32) -> Vec<Vec<u32>> {
         let domains: Vec<Vec<u32>> = match self {
             Place::Shm => vec![(0..ranks).collect()],
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// A transport of the place that the test runs at. Collective. Posts are delayed and reordered by the seed of the run.
+/// A transport for the way in which the test runs. Collective. Posts are delayed and reordered by the seed of the run.
 pub fn joined(world: &World, sizes: ShmOptions) -> Result<AnyTransport, TransportError> {
     match PLACE.get() {
         Place::Shm => Ok(ShmTransport::rendezvous(world, sizes)?.into()),
@@ -84,12 +84,12 @@ pub fn joined(world: &World, sizes: ShmOptions) -> Result<AnyTransport, Transpor
     }
 }
 
-/// Whether a rank has peers that it posts to. What needs packets is refused then.
+/// True if a rank has peers that it posts to. Plans that need packets are refused then.
 pub fn has_far(link: &dyn Transport) -> bool {
     Rank::all(link.world_size()).any(|rank| link.link(rank).kind == LinkKind::Fabric)
 }
 
-/// Runs `body` in threads; what fails is printed with `what`, which says how to do it again.
+/// Runs `body` in threads. A failure is printed with `what`, which says how to repeat it.
 #[track_caller]
 pub fn threads<R: Send>(
     ranks: usize,
@@ -101,7 +101,7 @@ pub fn threads<R: Send>(
         .unwrap_or_else(|error| panic!("{error}\nin {what:?} at {place:?}, seed {}", seed()))
 }
 
-/// Runs `body` in threads with a deadline of their own; what fails is returned.
+/// Runs `body` in threads with a separate deadline. Returns a failure.
 pub fn among<R: Send>(
     ranks: usize,
     deadline: Duration,
@@ -114,14 +114,14 @@ pub fn among<R: Send>(
     })
 }
 
-/// Now and then a rank is late.
+/// Sometimes makes a rank late.
 pub fn pause(numbers: &mut Random) {
     if numbers.below(4) == 0 {
         std::thread::sleep(Duration::from_micros(numbers.next() % 1000));
     }
 }
 
-/// Element `i` of what `rank` sends: any bits, NaNs included.
+/// Element `i` of the data of `rank`: any bits, including NaNs.
 pub fn element<T: Element>(seed: u64, rank: Rank, i: usize) -> T {
     T::from_bits(mixed(seed ^ ((u64::from(rank.number()) + 1) << 40) ^ i as u64))
 }
@@ -131,7 +131,7 @@ pub fn data<T: Element>(seed: u64, rank: Rank, len: usize) -> Vec<T> {
     (0..len).map(|i| element(seed, rank, i)).collect()
 }
 
-/// What no sender sends on purpose.
+/// The filler of outputs, which no sender sends on purpose.
 pub fn poison<T: Element>(tensor: &Tensor<T>) {
     tensor.fill(T::from_bits(0xa5a5_a5a5_a5a5_a5a5));
 }
@@ -140,13 +140,13 @@ pub fn bits<T: Element>(values: &[T]) -> Vec<u64> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Numbers that arithmetic makes no NaN of.
+/// Numbers whose arithmetic gives no NaN.
 pub fn floats(seed: u64, rank: Rank, len: usize) -> Vec<f32> {
     let number = |i| (element::<i32>(seed, rank, i) >> 8) as f32 / 1024.0;
     (0..len).map(number).collect()
 }
 
-/// Compares bits, and names the first that differs.
+/// Compares bits, and names the first element that differs.
 #[track_caller]
 pub fn assert_same<T: Element>(is: &[T], must: &[T], what: impl std::fmt::Debug) {
     assert_eq!(is.len(), must.len(), "{what:?}");
@@ -159,7 +159,7 @@ pub fn assert_same<T: Element>(is: &[T], must: &[T], what: impl std::fmt::Debug)
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// As the library chooses.
+    /// The library chooses.
     Chosen,
     Packet,
     Staged {
@@ -236,7 +236,7 @@ impl Shift {
         (me.after(self.by, size), me.after(size - self.by, size))
     }
 
-    /// Builds, runs once and checks what arrived, and that nothing was written around it.
+    /// Builds, runs once, and checks that the right bytes arrived and that nothing was written around them.
     pub fn run<T: Element>(&self, world: &World, link: &dyn Transport, seed: u64) -> Result<(), RankError> {
         let (to, from) = self.peers(world);
         let inp = Tensor::from_slice(&data::<T>(seed, world.rank(), self.len));
@@ -286,5 +286,5 @@ impl Shift {
     }
 }
 
-/// How many element types there are.
+/// The number of element types.
 pub const TYPES: usize = 15;

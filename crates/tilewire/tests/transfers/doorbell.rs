@@ -1,4 +1,4 @@
-//! Doorbells: nobody sleeps through a signal for longer than a nap, among threads, among processes, with more ranks
+//! Doorbells: no rank sleeps through a signal for longer than a nap, among threads, among processes, with more ranks
 //! than cores.
 #![cfg(target_os = "linux")]
 
@@ -16,7 +16,8 @@ fn slot(memory: &Memory) -> &AtomicU64 {
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast()) }
 }
 
-/// Passes a counter around the ranks: each waits for its turn, now and then asleep at once, and signals the next.
+/// Passes a counter around the ranks. Each waits for its turn, sometimes asleep from the beginning, and signals the
+/// next.
 fn pass_around(set: &SegmentSet, laps: u64, sleep_always: bool) {
     let (rank, size) = (set.rank(), set.world_size());
     let (mine, next) = (set.segment(rank), set.segment((rank + 1) % size));
@@ -102,7 +103,7 @@ fn a_sleep_ends_in_time_when_nobody_rings() {
 
 #[test]
 fn a_signal_without_a_ring_is_seen_after_a_nap() {
-    // What a lost wake-up looks like: the slot changes and nobody rings. It must cost a bounded delay.
+    // The effect of a lost wake-up: the slot changes and nobody rings. It must cost a bounded delay.
     let set = SegmentSet::threads(1, 8).unwrap().remove(0);
     let memory = set.segment(0);
     let (mut asked, start) = (0, Instant::now());
@@ -148,8 +149,7 @@ fn one_ring_wakes_all_who_sleep() {
     });
 }
 
-/// The price of a signal to a rank that is awake: a load, no fence. A full fence costs 5 ns and more on every processor
-/// we know.
+/// The price of a signal to a rank that is awake: a load, and no fence. A full fence costs several nanoseconds.
 #[test]
 fn a_ring_nobody_needs_writes_nothing() {
     let set = SegmentSet::threads(1, 0).unwrap().remove(0);

@@ -1,6 +1,6 @@
-//! The suites of `sendrecv` and `collectives` again, among ranks that post to each other: one source, whose tests ask
-//! for the transport of the place that they run at. Among ranks that share memory, the tests run where they are
-//! written.
+//! The suites of `sendrecv` and `collectives` again, among ranks that post to each other. There is one source, whose
+//! tests ask for the transport of the place at which they run. Among ranks that share memory, the tests run where they
+//! are written.
 //!
 //! | place | domains of four ranks |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `first` | 0 and 1,2,3 |
 //! | `interleaved` | 0,2 and 1,3 |
 //!
-//! Posts are delayed and reordered, by `TILEWIRE_SEED`. Tests with two ranks alone have one place:
-//! all domains are alike there. All of it takes a minute of processor time.
+//! `TILEWIRE_SEED` delays and reorders posts. Tests with two ranks run at one place only, because all domains are alike
+//! there. All of it takes a minute of processor time.
 
 macro_rules! at {
     ($place:ident $is:ident: $($file:ident = $suite:ident::$written:ident { $($test:ident;)* })*) => {
@@ -77,7 +77,7 @@ at! {
     }
 }
 
-// Seconds each: in one place, where all ranks have near and far peers.
+// These take seconds each, so they run at one place, where all ranks have near and far peers.
 at! {
     near_and_far Interleaved:
     fields = collectives::fields {

@@ -1,5 +1,5 @@
-//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes,
-//! over networks, and over a GPU's virtual ranks. A further transport joins by one line of `every_link!`.
+//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes, over
+//! networks, and over a GPU's virtual ranks. Another transport needs one more line of `every_link!`.
 //!
 //! Without a GPU its instances say so and pass; `TILEWIRE_REQUIRE=cuda` makes that a failure, and
 //! `TILEWIRE_REQUIRE=libfabric` does the same for networks.
@@ -73,19 +73,19 @@ fn alone(world: &World) -> Result<AnyTransport, RankError> {
     Ok(MeshTransport::rendezvous(world, MeshOptions::alone(RANKS))?.into())
 }
 
-/// Ranks 0 and 2 share memory, and rank 1 is alone: domains are not contiguous.
+/// Ranks 0 and 2 share memory, and rank 1 is alone. So the domains are not contiguous.
 fn mesh(world: &World) -> Result<AnyTransport, RankError> {
     let domains = Some(vec![vec![0, 2], vec![1]]);
     Ok(MeshTransport::rendezvous(world, MeshOptions { domains, ..MeshOptions::default() })?.into())
 }
 
-/// As `mesh`, over a carrier that delays and reorders, with a ring of one descriptor.
+/// Like `mesh`, over a carrier that delays and reorders, with a ring of one descriptor.
 fn shuffled(world: &World) -> Result<AnyTransport, RankError> {
     let (domains, seed) = (Some(vec![vec![0, 2], vec![1]]), Some(7));
     Ok(MeshTransport::rendezvous(world, MeshOptions { domains, seed, ring: Some(1), ..MeshOptions::default() })?.into())
 }
 
-/// As `shuffled`, with a thread for each rank's proxy, which sleeping ranks hand their posts to.
+/// Like `shuffled`, with a thread for each rank's proxy. Ranks that fall asleep hand their posts to it.
 fn relieved(world: &World) -> Result<AnyTransport, RankError> {
     let (domains, seed) = (Some(vec![vec![0, 2], vec![1]]), Some(8));
     let options = MeshOptions { domains, seed, thread: true, ring: Some(1), ..MeshOptions::default() };
@@ -114,13 +114,13 @@ fn unordered(world: &World) -> Result<AnyTransport, RankError> {
     over(world, "shm")
 }
 
-/// As `mesh`, joined by a network.
+/// Like `mesh`, joined by a network.
 fn mesh_of_processes(world: &World) -> Result<AnyTransport, RankError> {
     let (domains, network) = (Some(vec![vec![0, 2], vec![1]]), network("tcp"));
     Ok(MeshTransport::rendezvous(world, MeshOptions { domains, network, ..MeshOptions::default() })?.into())
 }
 
-/// Opening a network takes longer than a segment, on a busy machine several seconds.
+/// Opening a network takes longer than creating a segment: on a busy machine several seconds.
 fn on_network(test: &str, body: Body) {
     if libfabric::find().is_some() {
         in_processes_within(test, RANKS, Duration::from_secs(60), body);
@@ -144,7 +144,7 @@ fn on_gpu(body: Body) {
     World::threads(RANKS).deadline(Duration::from_secs(60)).run(|world| body(&world)).unwrap();
 }
 
-/// Element `i` of what a rank has. Sums of all ranks are exact in f32.
+/// Element `i` of a rank's data. Sums of all ranks are exact in f32.
 fn of(rank: usize, i: usize) -> f32 {
     (rank * 31 + i % 1009) as f32
 }
@@ -161,7 +161,7 @@ fn same(out: &Tensor<f32>, what: &str, must: impl Fn(usize) -> f32) {
     assert_eq!(wrong.map(|i| (i, out[i], must(i))), None, "{what} of {} elements: (position, is, must)", out.len());
 }
 
-/// How messages may be told to travel: as is chosen, and by every protocol that needs no window.
+/// The ways in which messages may be told to travel: the default, and every protocol that needs no window.
 fn ways() -> Vec<Knobs> {
     let staged =
         Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(512), depth: Some(4), ..Knobs::default() };
@@ -173,7 +173,7 @@ fn ways() -> Vec<Knobs> {
 fn every_collective_moves_what_its_definition_says(link: &AnyTransport) -> Result<(), RankError> {
     let (me, root) = (link.rank().index(), Rank::new(1));
     for knobs in ways() {
-        // Odd lengths, and more than a slot; packets hold a whole message.
+        // Odd lengths, and more than a slot. Packets hold a whole message.
         let lens: &[usize] = if knobs.primitive == Some(Primitive::Packet) { &[1, 61] } else { &[1, 61, 4099] };
         for &len in lens {
             let (whole, one) = (all_of(link, RANKS * len)?, all_of(link, len)?);
@@ -218,7 +218,7 @@ fn hooks_run_on_both_legs(link: &AnyTransport) -> Result<(), RankError> {
             of(from, me * len + at % rows * cols + at / rows) * 0.5
         });
     }
-    // Eight bits and a scale for 32 neighbours, added to what is there.
+    // Eight bits and a scale for 32 neighbours, added to the output's numbers.
     let (one, short) = (all_of(link, 4096)?, link.tensor(&vec![1.0f32; 4096])?);
     let (next, before) = (link.rank().after(1, RANKS), link.rank().after(RANKS - 1, RANKS));
     sendrecv(link, &short, &one, next, before)
@@ -263,7 +263,7 @@ fn windows_are_written_and_read_in_one_hop(link: &AnyTransport) -> Result<(), Ra
 fn every_exchange_writes_windows(link: &AnyTransport) -> Result<(), RankError> {
     let (me, root) = (link.rank().index(), Rank::new(1));
     let has_far = Rank::all(RANKS).any(|rank| link.link(rank).kind == LinkKind::Fabric);
-    // A network that writes no windows brings the same through staging.
+    // A network that does not write windows brings the same bytes through staging.
     let in_one_hop = !has_far || link.posts_windows();
     for len in [1, 61, 4099] {
         let (whole, one) = (all_of(link, RANKS * len)?, all_of(link, len)?);
@@ -335,7 +335,7 @@ fn prepared_operations_follow_each_other_in_any_geometry(link: &AnyTransport) ->
 
 fn reductions_agree_to_the_bit_in_every_algorithm(link: &AnyTransport) -> Result<(), RankError> {
     let (me, len) = (link.rank().index(), 1000);
-    // Sums of these depend on the order: all algorithms have the same.
+    // Sums of these numbers depend on the order. All algorithms use the same order.
     let data: Vec<Bf16> =
         (0..len).map(|i| Bf16::from_f32(((i * 7919 + me * 104_729) % 10_007) as f32 / 37.0)).collect();
     let inp = link.tensor(&data)?;

@@ -1,4 +1,4 @@
-//! The examples run, and check what they get.
+//! The examples run, and check their results.
 
 use tilewire_testkit::ranks;
 
@@ -32,7 +32,7 @@ fn the_first_send_arrives() {
 
 #[test]
 fn rows_are_scaled_by_a_captured_tensor() {
-    // The second launch has factors (rank + 1) * (row + 1) * 2; rank 0 receives from the last.
+    // The second launch has factors (rank + 1) * (row + 1) * 2. Rank 0 receives from the last rank.
     let received = hook_with_a_captured_tensor::run(3, 2, 4).unwrap();
     assert_eq!(received, [0.0, 6.0, 12.0, 18.0, 48.0, 60.0, 72.0, 84.0]);
     hook_with_a_captured_tensor::run(2, 33, 65).unwrap();
@@ -67,8 +67,8 @@ fn column_slices_of_a_larger_matrix_arrive_as_rows() {
 
 #[test]
 fn what_travels_as_fp8_is_restored_within_its_precision() {
-    // Three bits of mantissa: half a unit in the last place is 1/16 of a number; what is restored is rounded to bf16
-    // besides.
+    // The mantissa has three bits, so half a unit in the last place is 1/16 of a number. The restored number is also
+    // rounded to bf16.
     for (ranks, len) in [(1, 100), (2, 128), (3, 5000)] {
         let error = quantised_all_to_all::run(ranks, len).unwrap();
         assert!(error > 0.0 && error < 1.0 / 16.0, "{error}");

@@ -1,6 +1,6 @@
-//! What ranks do together: how they meet, what they share and what they send, as threads and as processes. One program,
-//! because each further one makes the generic code of transfers again for every type. The processes of a test are this
-//! program, run again with the full name of the test.
+//! Tests of several ranks: how they meet, what they share and what they send, as threads and as processes. They are one
+//! program, because each further program compiles the generic code of transfers again for every type. The processes of
+//! a test are this program, run again with the full name of the test.
 
 mod bootstrap;
 mod case;

@@ -1,5 +1,5 @@
-//! Schedules and kernels of one's own (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow,
-//! and what a rank is told by way of another.
+//! Your own schedules and kernels (layers 3 and 4) over meshes: chunks with a shape whose last tiles are narrow, and
+//! news that reaches a rank through another one.
 
 use crate::posts::{mesh, run};
 use std::slice::from_ref;
@@ -7,11 +7,11 @@ use tilewire::collective::Launch;
 use tilewire::hook::{AnyValue, Regs};
 use tilewire::ir::Part;
 use tilewire::link::{Staged, StagedLeg, Transport};
-use tilewire::schedule::{Leg, Ring, RingReduce, reduce_tiles, ring_reduce};
+use tilewire::schedule::{Position, Ring, RingReduce, reduce_tiles, ring_reduce};
 use tilewire::transport::{PeerEndpoint, RankError, There};
 use tilewire::{Memory, Rank, Tensor, kernel};
 
-/// Tiles of 16 by 16 positions, the last of a row eight wide; the last rows of tiles are short as well.
+/// Tiles of 16 by 16 positions. The last tile of a row is eight wide, and the last rows of tiles are short as well.
 const ROWS: usize = 24;
 const COLS: usize = 40;
 const LEN: usize = ROWS * COLS;
@@ -38,7 +38,7 @@ fn of_f32<'t>(x: AnyValue<'t>) -> tilewire::Value<'t, f32> {
     x.typed()
 }
 
-/// Rank 0 sends its chunk to rank 1, which adds its own to it, keeps the sum and passes it on to rank 2.
+/// Rank 0 sends its chunk to rank 1. Rank 1 adds its own chunk, keeps the sum and passes it on to rank 2.
 fn chain(link: &dyn Transport) -> Result<(), RankError> {
     let me = link.rank().index();
     let (inp, out) = (Tensor::<f32>::zeros(LEN), Tensor::<f32>::zeros(LEN));
@@ -55,7 +55,7 @@ fn chain(link: &dyn Transport) -> Result<(), RankError> {
             }),
             (Some(from), Some(to)) => {
                 let ends = ((from_ref(&**from), from.plan()), (from_ref(&**to), to.plan()));
-                reduce_tiles(r, ends.0, ends.1, to.tiling(), f32::TYPES, &|at: &Leg<'_>, got| {
+                reduce_tiles(r, ends.0, ends.1, to.tiling(), f32::TYPES, &|at: &Position<'_>, got| {
                     let sum = of_f32(got[0]) + x.load(at.pos);
                     y.store(at.pos, sum);
                     sum.into()
@@ -90,7 +90,7 @@ fn what_is_sent_reduced_and_passed_on_lies_at_its_own_place() {
     }
 }
 
-/// Sums of chunks, round a ring. Every rank gets its own, or all.
+/// Sums of chunks, round a ring. Every rank gets its own sum, or all of them.
 fn lap(link: &dyn Transport, gathers: bool) -> Result<(), RankError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
     let leg = |after: usize| staged(link, COLS).with(link.rank().after(after, ranks)).map(narrow);
@@ -139,7 +139,7 @@ fn what_is_reduced_round_a_ring_lies_at_its_own_place() {
     }
 }
 
-/// Traces a sender whose groups of 16 share a scale, of rows of `cols` positions.
+/// Traces a sender of rows of `cols` positions, in which groups of 16 share a scale.
 fn shared(link: &dyn Transport, cols: usize) -> Result<(), String> {
     let next = link.rank().after(1, link.world_size());
     let leg = staged::<(i8, f32)>(link, cols).last_per(16).with(next).unwrap();
@@ -175,12 +175,12 @@ fn groups_that_narrow_tiles_would_tear_are_no_kernel() {
     }
 }
 
-/// Rank 0 stores into rank 2's memory, and posts to rank 1. Rank 1 posts to rank 2, which reads what rank 0 stored: a
-/// notice covers everything that its rank saw, whoever did it and in whatever way.
+/// Rank 0 stores into rank 2's memory, and posts to rank 1. Rank 1 posts to rank 2, which reads what rank 0 stored. A
+/// notice covers everything that its rank has seen, whichever rank did it and in whichever way.
 #[test]
 fn what_was_stored_is_there_when_a_post_of_a_third_rank_says_so() {
     const TURNS: i64 = 2000;
-    // Bytes of a block's staging, in words.
+    // The staging of a block, in words.
     const WORDS: usize = 512;
     for seed in [None, Some(2), Some(3)] {
         run(3, |world| {

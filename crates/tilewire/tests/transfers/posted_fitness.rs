@@ -1,5 +1,5 @@
-//! Links by posts that are smaller than they say: each is refused when a transfer is built, with its values and the
-//! remedy.
+//! Links by posts whose memory is smaller than they say. Each is refused when a transfer is built, with the values and
+//! the remedy.
 
 use std::time::Duration;
 use tilewire::ir::Type;
@@ -11,7 +11,7 @@ use tilewire::transport::{
 };
 use tilewire::{Primitive, RunError, Tensor, sendrecv};
 
-/// A transport of somebody else: like a mesh, with endpoints and shapes that are not quite right.
+/// A transport of another crate: like a mesh, with endpoints and shapes that are slightly wrong.
 struct Own<'l> {
     inner: &'l MeshTransport,
     change: &'l dyn Fn(&mut PeerEndpoint, &mut LinkShape),
@@ -72,14 +72,14 @@ fn posted(endpoint: &mut PeerEndpoint) -> &mut PostedPeer {
     }
 }
 
-/// What is said of a transfer over links that are changed in this way; the same when it is checked and when it is
-/// built.
+/// The error of a transfer over links that are changed in this way. It is the same when the transfer is checked and
+/// when it is built.
 #[track_caller]
 fn refused(change: impl Fn(&mut PeerEndpoint, &mut LinkShape) + Sync) -> TransferError {
     refused_by(Protocol::Staged { slot_bytes: 256, depth: 4 }, change)
 }
 
-/// The same by a protocol.
+/// The same with a given protocol.
 #[track_caller]
 fn refused_by(protocol: Protocol, change: impl Fn(&mut PeerEndpoint, &mut LinkShape) + Sync) -> TransferError {
     let errors = World::threads(2).run(|world| {
@@ -105,7 +105,7 @@ fn refused_by(protocol: Protocol, change: impl Fn(&mut PeerEndpoint, &mut LinkSh
             Err(RunError::Transfer(built)) => assert_eq!(built, checked),
             built => panic!("{built:?}"),
         }
-        // Nothing was told to the peer, so what fits still works.
+        // The peer was told nothing, so a transfer that fits still works.
         let out = Tensor::<f32>::zeros(64);
         sendrecv(&mesh, &out, &inp, peer, peer).run()?;
         drop(window);
@@ -113,7 +113,7 @@ fn refused_by(protocol: Protocol, change: impl Fn(&mut PeerEndpoint, &mut LinkSh
         Ok(checked)
     });
     let [first, second] = <[_; 2]>::try_from(errors.unwrap()).unwrap();
-    // They differ in the peer alone.
+    // The errors differ only in the peer.
     assert_eq!(first.to_string().replace("rank 1", "rank 0"), second.to_string());
     first
 }
@@ -152,7 +152,7 @@ fn areas_of_slots_shorter_than_the_link_says_are_refused() {
     assert_eq!(error, TransferError::PostedRoom { what, peer: PEER, bytes: LINE, needed: bytes });
 }
 
-/// What kernels poll after they have posted an input in place.
+/// The memory that kernels poll after they have posted an input in place.
 #[test]
 fn an_area_of_sents_shorter_than_the_link_says_is_refused_into_windows_alone() {
     let shorter = |endpoint: &mut PeerEndpoint, _: &mut LinkShape| {
@@ -163,7 +163,8 @@ fn an_area_of_sents_shorter_than_the_link_says_is_refused_into_windows_alone() {
     let (what, needed) = ("the area of SENTs", 2 * LINE);
     assert_eq!(error, TransferError::PostedRoom { what, peer: PEER, bytes: LINE, needed });
     assert!(error.to_string().contains("the area of SENTs for rank 1 has"), "{error}");
-    // Through slots nobody polls it: `check_transfer` of a link that is otherwise right has no objection.
+    // A transfer through slots does not poll it. So `check_transfer` has no objection to a link that is otherwise
+    // right.
     let fits = World::threads(2).run(|world| {
         let mesh = MeshTransport::rendezvous(&world, MeshOptions::alone(2))?;
         let own = Own { inner: &mesh, change: &shorter };
@@ -188,7 +189,7 @@ fn direct_over_a_transport_that_posts_into_no_windows_is_refused() {
 #[test]
 fn lines_that_a_notice_cannot_name_are_refused() {
     const MOST: u64 = (1 << 20) - 1;
-    // Two blocks of eight slots: the last that fit, and one line more.
+    // Two blocks of eight slots: the last number that fits, and one line more.
     let lines = |first| move |endpoint: &mut PeerEndpoint, _: &mut LinkShape| posted(endpoint).lines.tail = first;
     let error = refused(lines(MOST - 15));
     assert_eq!(error, TransferError::ControlLines { peer: PEER, lines: MOST + 1, max: MOST as usize });

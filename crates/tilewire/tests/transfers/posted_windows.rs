@@ -11,7 +11,7 @@ use tilewire::{
     scatter, send, sendrecv,
 };
 
-/// Which of four ranks share memory.
+/// The domains of four ranks.
 const SHAPES: [&[&[u32]]; 4] =
     [&[&[0, 1], &[2, 3]], &[&[0], &[1, 2, 3]], &[&[0, 2], &[1, 3]], &[&[0], &[1], &[2], &[3]]];
 
@@ -20,7 +20,7 @@ fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTran
     MeshTransport::rendezvous(world, MeshOptions { domains, sizes: SMALL, seed, ..MeshOptions::default() })
 }
 
-/// All ranks alone.
+/// Every rank is alone.
 fn alone(world: &World, seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, seed, ..MeshOptions::alone(world.size()) })
 }
@@ -37,7 +37,7 @@ fn neighbours(link: &dyn Transport) -> (Rank, Rank) {
 
 // ---- inputs and outboxes --------------------------------------------------------------------------------------------
 
-/// Launches of a small message, each with an input that is overwritten as soon as the launch returns.
+/// Launches a small message several times. The input is overwritten as soon as each launch returns.
 fn reuse_inputs(launches: u32, is_hooked: bool, seed: Option<u64>) {
     run(2, |world| {
         let link = alone(world, seed)?;
@@ -83,7 +83,7 @@ fn inputs_may_be_overwritten_whatever_the_carrier_delays() {
     (0..4).for_each(|seed| [false, true].into_iter().for_each(|hooked| reuse_inputs(300, hooked, Some(seed))));
 }
 
-/// What a load may change is not posted as it is, and what is no plain copy neither.
+/// An input whose loads change it is not posted in place, and neither is anything but a plain copy.
 #[test]
 fn what_is_no_plain_copy_goes_through_an_outbox() {
     run(2, |world| {
@@ -104,7 +104,7 @@ fn what_is_no_plain_copy_goes_through_an_outbox() {
     });
 }
 
-/// A registration stands as long as the prepared exchange, and lent memory goes back to its owner before that.
+/// A registration lasts as long as the prepared exchange. Lent memory goes back to its owner earlier.
 #[test]
 fn lent_memory_is_never_registered_with_a_network() {
     run(2, |world| {
@@ -123,7 +123,7 @@ fn lent_memory_is_never_registered_with_a_network() {
             }
             Ok::<_, RunError>(exchange)
         })?;
-        // The owner has its memory back, and an owned input of the same shape takes its place.
+        // The owner has its memory back. An owned input of the same shape takes its place.
         numbers.fill(77);
         kept.rebind(window.tensor(), &Tensor::from_fn(67, |_| 50 + me))?;
         kept.run()?;
@@ -136,7 +136,8 @@ fn lent_memory_is_never_registered_with_a_network() {
 
 // ---- what arrives ---------------------------------------------------------------------------------------------------
 
-/// What every exchange leaves in windows that were all poison before, as bits: also where nothing may arrive.
+/// The bits that every exchange leaves in windows that were full of poison before, including places where nothing may
+/// arrive.
 fn exchanges(link: &dyn Transport, lens: &[usize]) -> Result<Vec<Vec<u32>>, RunError> {
     const POISON: f32 = -7.5;
     let (me, ranks, root) = (link.rank().index(), link.world_size(), Rank::new(1));
@@ -178,7 +179,7 @@ fn exchanges(link: &dyn Transport, lens: &[usize]) -> Result<Vec<Vec<u32>>, RunE
     Ok(all)
 }
 
-/// None, one element, less than a granule, and more than a slot has, with a short last part.
+/// None, one element, less than a granule, and more than a slot, with a short last part.
 const LENS: [usize; 4] = [0, 1, 61, 700];
 
 #[test]
@@ -206,7 +207,7 @@ fn windows_are_written_exactly_in_every_order_of_a_carrier() {
     }
 }
 
-/// Each side by itself, with windows of other lengths than the message.
+/// Each side separately, with windows of other lengths than the message.
 #[test]
 fn a_message_may_be_shorter_than_the_window_of_its_sender() {
     run(2, |world| {
@@ -289,11 +290,11 @@ fn windows_are_dropped_and_allocated_again_in_any_order() {
             let len = 1 + round * 13 % 57;
             let window = Window::<u32>::allocate(&link, len)?;
             let inp = Tensor::from_slice(&vec![(round * 10 + me) as u32; len]);
-            // Every rank drops another window, so that none is free on all ranks for a while.
+            // Every rank drops a different window, so for a while none is free on all ranks.
             let mut shift = sendrecv(&link, window.tensor(), &inp, next, before).window(&window).build()?;
             let expected = vec![(round * 10 + before.index()) as u32; len];
             if round % 3 == me {
-                // What was built with it keeps it registered.
+                // An exchange that was built with it keeps it registered.
                 let tensor = window.tensor().clone();
                 drop(window);
                 shift.run()?;
@@ -349,7 +350,7 @@ fn a_post_to_a_dropped_window_is_a_typed_error_on_all_ranks() {
     assert!(errors[1].as_ref().is_some_and(|error| error.to_string().contains("rank 0")), "{errors:?}");
 }
 
-/// What a rank hears of its transport.
+/// The errors that a rank gets from its transport.
 trait Checked {
     fn check_broken(&self) -> Option<RunError>;
 }

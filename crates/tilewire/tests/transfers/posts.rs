@@ -1,5 +1,5 @@
-//! Ranks that reach each other by posts: what arrives is what shared memory would have brought, nothing else arrives,
-//! and whatever goes wrong ends in a typed error on all ranks.
+//! Ranks that reach each other by posts. The same data arrive as over shared memory, nothing else arrives, and every
+//! failure ends in a typed error on all ranks.
 
 use crate::case::{LONG, SMALL};
 use crate::untouched;
@@ -16,18 +16,18 @@ use tilewire::{
 };
 use tilewire_testkit::ranks::words;
 
-/// Which of four ranks share memory.
+/// The domains of four ranks.
 const SHAPES: [&[&[u32]]; 4] =
     [&[&[0, 1], &[2, 3]], &[&[0], &[1, 2, 3]], &[&[0, 2], &[1, 3]], &[&[0], &[1], &[2], &[3]]];
 
 pub fn mesh(world: &World, domains: &[&[u32]], seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     let domains = Some(domains.iter().map(|domain| domain.to_vec()).collect());
-    // Every second seed has threads for the proxies.
+    // Every second seed gives the proxies threads.
     let thread = seed.is_some_and(|seed| seed % 2 == 1);
     MeshTransport::rendezvous(world, MeshOptions { domains, sizes: SMALL, seed, thread, ..MeshOptions::default() })
 }
 
-/// All ranks alone.
+/// Every rank is alone.
 pub fn alone(world: &World, seed: Option<u64>) -> Result<MeshTransport, TransportError> {
     let thread = seed.is_some_and(|seed| seed % 2 == 1);
     MeshTransport::rendezvous(world, MeshOptions { sizes: SMALL, seed, thread, ..MeshOptions::alone(world.size()) })
@@ -56,7 +56,7 @@ pub fn neighbours(link: &dyn Transport) -> (Rank, Rank) {
 
 // ---- what arrives ---------------------------------------------------------------------------------------------------
 
-/// Sends `len` elements that contain neither kind of poison, and returns how many bytes of staging were written.
+/// Sends `len` elements that contain neither kind of poison. Returns how many bytes of staging were written.
 fn written<T: tilewire::ir::scalar::Element>(world: &World, len: usize) -> Result<usize, RankError> {
     let link = alone(world, Some(len as u64))?;
     let peer = world.next();
@@ -79,7 +79,7 @@ fn written<T: tilewire::ir::scalar::Element>(world: &World, len: usize) -> Resul
 
 #[test]
 fn what_lies_in_the_outbox_behind_a_short_tile_does_not_travel() {
-    // A slot has 512 bytes: one byte, a tile less a byte, a tile, a tile and a byte, all slots of a block.
+    // A slot has 512 bytes. Messages: one byte, a tile less a byte, a tile, a tile and a byte, all slots of a block.
     for len in [1, 3, 511, 512, 513, 1300, 4096] {
         assert_eq!(run(2, |world| written::<u8>(world, len)), [len; 2]);
     }
@@ -88,7 +88,7 @@ fn what_lies_in_the_outbox_behind_a_short_tile_does_not_travel() {
     }
 }
 
-/// Runs `launches` launches of a small message, each with an input that is overwritten as soon as the launch returns.
+/// Launches a small message `launches` times. The input is overwritten as soon as each launch returns.
 fn reuse_inputs(launches: u32) {
     run(2, |world| {
         let link = alone(world, None)?;
@@ -111,7 +111,7 @@ fn an_input_may_be_overwritten_when_its_launch_returns() {
     reuse_inputs(10_000);
 }
 
-/// Bytes of eight bits with a scale for 32 neighbours: two parts, so two posts for each tile.
+/// Bytes with a scale for 32 neighbours. These are two parts, so there are two posts for each tile.
 fn scaled(link: &dyn Transport, len: usize) -> Result<Vec<u32>, RunError> {
     let me = link.rank().index();
     let inp = Tensor::from_slice(&(0..len).map(|i| ((i * 37 + me * 11) % 1013) as f32 - 300.0).collect::<Vec<_>>());
@@ -135,7 +135,7 @@ fn bits(out: &Tensor<f32>) -> Vec<u32> {
 
 #[test]
 fn messages_of_two_parts_arrive_whole_in_any_order() {
-    // Short, and many tiles.
+    // A short message, and one of many tiles.
     let both = |link: &dyn Transport| Ok::<_, RankError>([scaled(link, 96)?, scaled(link, 4096)?]);
     let flat = run(3, |world| both(&ShmTransport::rendezvous(world, SMALL)?));
     for seed in 0..20 {
@@ -150,7 +150,7 @@ fn a_slot_that_rests_for_thousands_of_steps_is_used_again() {
         let link = alone(world, Some(1))?;
         let (peer, me) = (world.next(), world.rank().number());
         let tensors = |len: usize| (Tensor::<u32>::zeros(len), Tensor::<u32>::zeros(len));
-        // All eight slots; then two of them, for 1,500 steps: a jump that does not fit into one notice.
+        // All eight slots; then two of them for 1,500 steps. This is a jump that does not fit into one notice.
         let ((wide_in, wide_out), (narrow_in, narrow_out)) = (tensors(8 * 16), tensors(1500 * 16));
         let mut wide = sendrecv(&link, &wide_out, &wide_in, peer, peer).config(staged(64, 8)).build()?;
         let mut narrow = sendrecv(&link, &narrow_out, &narrow_in, peer, peer).config(staged(64, 2)).build()?;
@@ -189,7 +189,7 @@ fn operations_that_alternate_share_their_slots() {
             let mut gather = all_gather(&link, &long, &one).build()?;
             for launch in 0..60 {
                 one.fill(launch << 8 | me);
-                // Runs of different lengths, the same on all ranks.
+                // Runs of different lengths, which are the same on all ranks.
                 if launch * 7 % 5 < 2 {
                     shift.run()?;
                     assert_eq!(short.to_vec(), [launch << 8 | before.number(); 9]);
@@ -204,7 +204,7 @@ fn operations_that_alternate_share_their_slots() {
     }
 }
 
-/// What every collective gives on this rank, as bits. Sums depend on the order of ranks.
+/// The results of every collective on this rank, as bits. Sums depend on the order of ranks.
 fn collectives(link: &dyn Transport) -> Result<Vec<Vec<u32>>, RunError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
     let (next, before) = neighbours(link);
@@ -321,7 +321,7 @@ fn domains_that_are_no_partition_are_refused_on_all_ranks() {
             assert!(matches!(&error, TransportError::BadOption { option: "ring", .. }), "{error}");
         }
     }
-    // One rank alone has other domains.
+    // Only one rank gives other domains.
     let differ = run(3, |world| {
         let domains: &[&[u32]] = if world.rank() == Rank::new(1) { &[&[0, 1], &[2]] } else { &[&[0], &[1, 2]] };
         Ok(mesh(world, domains, None).expect_err("they differ"))
@@ -354,7 +354,7 @@ fn a_rank_that_fails_between_launches_ends_the_waits_of_the_others() {
         let heard = heard.into_inner().unwrap();
         assert_eq!(heard.len(), 3);
         for error in heard {
-            // A rank that hears it from another survivor is told of rank 1 as well.
+            // A rank that hears it from another survivor also learns that it was rank 1.
             assert!(matches!(&error, RunError::PeerFailed { cause, .. } if cause.rank == 1), "{error}");
         }
         assert!(start.elapsed() < Duration::from_secs(60));
@@ -377,7 +377,7 @@ fn a_launch_that_fails_in_its_middle_ends_the_waits_of_the_others() {
     });
     failed.unwrap();
     for (rank, error) in heard.into_inner().unwrap() {
-        // Rank 0 sends to rank 1 and receives from rank 2: both may be over before rank 1 fails.
+        // Rank 0 sends to rank 1 and receives from rank 2. Both transfers may be over before rank 1 fails.
         let Some(error) = error else {
             assert_eq!(rank, 0, "rank 1 fails, and rank 2 waits for it");
             continue;
@@ -418,7 +418,7 @@ fn what_a_rank_posted_before_it_left_can_still_be_received() {
         run(2, |world| {
             let link = alone(world, (seed % 2 == 0).then_some(seed))?;
             let (one, out) = (Tensor::from_slice(&[seed as u32; 40]), Tensor::<u32>::zeros(40));
-            // Neither rank closes: the sender is gone as soon as its posts are delivered.
+            // Neither rank closes. The sender leaves as soon as its posts are delivered.
             if world.rank() == Rank::new(0) {
                 return Ok(send(&link, &one, Rank::new(1)).run()?);
             }
@@ -429,7 +429,7 @@ fn what_a_rank_posted_before_it_left_can_still_be_received() {
     }
 }
 
-/// Without `domains` the ranks of one machine are one.
+/// Without `domains`, the ranks of one machine are one domain.
 #[test]
 fn ranks_of_one_machine_are_one_domain() {
     run(3, |world| {
@@ -440,7 +440,7 @@ fn ranks_of_one_machine_are_one_domain() {
     });
 }
 
-/// A kernel of rank 0 posts for a control line that is not its own, and rank 1 waits for it.
+/// A kernel of rank 0 posts for a control line that does not belong to it, and rank 1 waits for that line.
 #[test]
 fn a_bad_descriptor_ends_the_waits_of_all_ranks_with_and_without_a_thread() {
     for thread in [false, true] {
@@ -470,7 +470,7 @@ fn a_bad_descriptor_ends_the_waits_of_all_ranks_with_and_without_a_thread() {
     }
 }
 
-/// Ranks wait for each other most of the time here, while what they wait for is on its way: that is no deadlock.
+/// Ranks wait for each other most of the time here, while the awaited posts are on their way. That is no deadlock.
 #[test]
 fn posts_on_their_way_are_no_deadlock() {
     run(2, |world| {
@@ -479,7 +479,7 @@ fn posts_on_their_way_are_no_deadlock() {
         let mut exchange = sendrecv(&link, &out, &inp, peer, peer).config(staged(64, 2)).build()?;
         for launch in 0..40 {
             if world.rank().index() == launch % 2 {
-                // Long enough that the other rank sleeps and says what it waits for.
+                // So long that the other rank sleeps and reports what it waits for.
                 std::thread::sleep(Duration::from_millis(8));
             }
             exchange.run()?;

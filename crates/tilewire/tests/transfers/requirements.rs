@@ -34,7 +34,7 @@ fn ends_on_all_ranks() {
         let error = launch.run().unwrap_err();
         assert!(me != BY || y.to_vec() == [0; 64], "nothing of that put was written");
         assert_eq!(link.broken().map(|cause| (cause.code, cause.rank)), Some((AbortCode::Required, BY)));
-        // Later calls say the same.
+        // Later calls return the same error.
         let again = launch.run().unwrap_err();
         Ok([error, again])
     });

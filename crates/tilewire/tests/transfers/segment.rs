@@ -1,4 +1,4 @@
-//! Segments among the threads of one process: what is shared, what is refused, and that strangers disturb nobody.
+//! Segments among the threads of one process: shared memory, refusals, and strangers that disturb nobody.
 #![cfg(target_os = "linux")]
 
 use crate::stranger;
@@ -32,7 +32,7 @@ impl Gather {
     }
 }
 
-/// Calls `create` on `size` threads at once; `meddle` may change what a rank gathers.
+/// Calls `create` on `size` threads simultaneously. `meddle` may change the parts that a rank gathers.
 fn create_all(
     size: usize,
     bytes: impl Fn(usize) -> usize + Sync,
@@ -62,7 +62,7 @@ fn word(memory: &Memory, index: usize) -> &AtomicU64 {
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(index)) }
 }
 
-/// Every rank writes a word into every segment; every rank sees all of them.
+/// Every rank writes a word into every segment, and every rank sees all of them.
 fn all_see_all(sets: &[SegmentSet]) {
     for set in sets {
         for segment in 0..sets.len() {
@@ -141,7 +141,7 @@ fn a_rank_without_memory_fails_all_and_says_so() {
             other => panic!("rank {rank}: {other}"),
         }
     }
-    // The same with equal sizes: rank 1's card says that it has no segment (byte 40), and why.
+    // The same with equal sizes: rank 1's card says that it has no segment (byte 40), and the reason.
     let failed = |rank: usize, parts: &mut Vec<Vec<u8>>| {
         if rank != 1 {
             parts[1].truncate(40);
@@ -156,7 +156,7 @@ fn a_rank_without_memory_fails_all_and_says_so() {
     assert!(matches!(error, SegmentError::TooLarge { bytes: usize::MAX }));
 }
 
-/// So much that one segment fits what is left, and three do not, whatever others do meanwhile.
+/// So large that one segment fits the memory that is left and three do not, whatever other programs do meanwhile.
 fn most_of_what_is_left() -> Option<usize> {
     let left = MemoryLeft::now().bytes()?;
     Some(usize::try_from(left / 10 * 7).unwrap())
@@ -172,7 +172,7 @@ fn assert_sum_is_refused(error: &SegmentError, bytes: usize) {
             assert!(numbers.iter().all(|number| words.contains(&number.to_string())), "{words}");
             assert!(words.contains("start fewer ranks"), "{words}");
         }
-        // Another rank refused first, and told the others why.
+        // Another rank refused first, and told the others the reason.
         SegmentError::Peer { what, .. } => assert!(what.contains("no memory for a segment"), "{words}"),
         _ => panic!("{error:?}"),
     }
@@ -202,7 +202,7 @@ fn segments_of_threads_take_memory_when_they_are_touched() {
     let before = resident();
     let sets = SegmentSet::threads(2, EACH).unwrap();
     let taken = resident().saturating_sub(before);
-    // Other tests of this program take some meanwhile.
+    // Other tests of this program take some memory meanwhile.
     assert!(taken < EACH / 2, "{taken} bytes");
     drop(sets);
     let options = SegmentOptions { populate: true, ..SegmentOptions::default() };
@@ -223,7 +223,7 @@ fn a_gather_that_is_none_is_refused() {
         let error = create(0, 2, &mut |_| Ok(parts.clone()));
         assert!(matches!(error, SegmentError::Malformed { .. }), "{error}");
     }
-    // Somebody else's part in place of one's own.
+    // A rank passes on another rank's part instead of its own.
     let error = create(0, 2, &mut |mine| {
         let mut other = mine.to_vec();
         *other.last_mut().unwrap() ^= 1;
@@ -237,7 +237,7 @@ fn a_gather_that_is_none_is_refused() {
         Ok(vec![mine.to_vec(), other])
     });
     assert!(matches!(&error, SegmentError::OtherHost { ranks } if ranks == &[1]), "{error}");
-    // A rank whose socket is gone is a rank that died.
+    // A rank whose socket is gone counts as dead.
     let error = create(0, 2, &mut |mine| {
         let mut other = mine.to_vec();
         *other.last_mut().unwrap() ^= 1;
@@ -253,8 +253,8 @@ fn strangers_are_refused_and_disturb_nobody() {
         3,
         |_| 4096,
         |rank, parts| {
-            // Before anybody knocks at rank 0, a crowd does: silent, with noise, and with a hello that has a wrong
-            // token.
+            // Before any rank knocks at rank 0, a crowd of strangers does: silent ones, ones with noise, and ones with
+            // a hello that has a wrong token.
             if rank != 0 {
                 return;
             }
@@ -283,7 +283,7 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
     let mut exchange = |part: &[u8]| {
         let parts = mine.exchange(0, part)?;
         let (name, token) = doors(&parts).remove(0);
-        // Rank 1 is a mock: it has a card, and a listener that never answers.
+        // Rank 1 is simulated: it has a card, and a listener that never answers.
         let (listener, mock) = Stranger::listen();
         let mut parts = parts;
         let mut card = parts[0].clone();
@@ -301,8 +301,8 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
     let start = Instant::now();
     let error = SegmentSet::create_with(0, 2, 64, &options, &mut exchange).unwrap_err();
     assert!(matches!(&error, SegmentError::Missing { ranks, .. } if ranks == &[1]), "{error}");
-    // The mock's listener never answers: without the deadline this would never end. How late it may be is the machine's
-    // affair.
+    // The listener never answers, so without the deadline this would never end. How late it may be depends on the
+    // machine.
     assert!(start.elapsed() >= options.deadline, "{:?}", start.elapsed());
     let (liar, honest, _listener) = heard.into_inner().unwrap().unwrap();
     assert_eq!(liar.hear(), None);
@@ -312,7 +312,7 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
 
 #[test]
 fn a_peer_that_gives_up_because_of_a_rank_that_cannot_be_is_taken_by_its_words() {
-    // In a world of two, rank 1 says to rank 0 that a rank beyond the world died, and that rank 0 itself did.
+    // In a world of two, rank 1 tells rank 0 that a rank beyond the world died, and that rank 0 itself did.
     for dead in [2u32, 1 << 30, 0] {
         let (mine, held) = (Gather::new(1), Mutex::new(None));
         let mut exchange = |part: &[u8]| {

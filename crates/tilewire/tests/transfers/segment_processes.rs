@@ -1,4 +1,5 @@
-//! Segments among real processes: what is shared, what is left open, and what the survivors see when a rank is killed.
+//! Segments among real processes: shared memory, resources that stay open, and the survivors' view when a rank is
+//! killed.
 #![cfg(target_os = "linux")]
 
 use crate::stranger;
@@ -11,7 +12,7 @@ use tilewire::Memory;
 use tilewire::transport::{AbortCode, Cause, GoodbyeError, Monitor, SegmentError, SegmentOptions, SegmentSet};
 use tilewire_testkit::job::{Job, Member};
 
-/// What "at once" means here.
+/// The longest time that still counts as immediate.
 const SOON: Duration = Duration::from_secs(1);
 const BYTES: usize = 1 << 20;
 
@@ -26,7 +27,7 @@ fn word(memory: &Memory, index: usize) -> &AtomicU64 {
     unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(index)) }
 }
 
-/// What this process has open, and how many segments it has mapped.
+/// The number of descriptors that this process has open, and of segments that it has mapped.
 fn open_files() -> Vec<String> {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap();
     let target = |entry: io::Result<std::fs::DirEntry>| std::fs::read_link(entry.unwrap().path()).ok();
@@ -42,7 +43,7 @@ fn a_segment_is_shared_both_ways_and_no_descriptor_stays_open() {
     if let Some(mut member) = Member::of_this_process() {
         let before = open_files().len();
         let mut set = create(&mut member).unwrap();
-        // Both ways: into my segment and into every peer's, each rank at its own place.
+        // In both directions: into this rank's segment and into every peer's, each rank at a separate place.
         for segment in 0..member.size {
             let value = (100 * segment + member.rank + 1) as u64;
             word(&set.segment(segment), 1000 * member.rank).store(value, Ordering::Release);
@@ -91,7 +92,7 @@ fn two_hundred_worlds_leave_nothing_behind() {
             let now = (open_files().len(), mapped_segments());
             let (start, start_lines) = *first.get_or_insert((now, lines));
             assert_eq!(now, start);
-            // The allocator may map a little for threads; growth by world would be hundreds.
+            // The allocator may map a little for threads. Growth with every world would be hundreds.
             assert!(lines < start_lines + 20, "{lines} mappings, at first {start_lines}");
         }
         return member.report("done");
@@ -102,7 +103,7 @@ fn two_hundred_worlds_leave_nothing_behind() {
     job.finish();
 }
 
-/// Reports how a creation ended and whether soon.
+/// Reports how a creation ended, and whether that was soon.
 fn report_creation(member: &mut Member) {
     let mut start = Instant::now();
     let options = SegmentOptions { deadline: SOON * 5, ..SegmentOptions::default() };
@@ -133,7 +134,7 @@ fn a_rank_killed_between_exchange_and_handover_is_named_by_all_others() {
         }
         return report_creation(&mut member);
     }
-    // The lowest, one in the middle, the highest: they open and accept different connections.
+    // The lowest rank, one in the middle, and the highest: they open and accept different connections.
     for victim in 0..3 {
         let mut job = Job::start(test, 3);
         for rank in 0..3 {
@@ -173,7 +174,8 @@ fn a_rank_killed_at_any_time_leaves_nobody_waiting() {
             assert!(report == "created soon" || report == format!("rank {victim} died soon"), "{report}");
             named |= report != "created soon";
         }
-        // Later if the handover was cut short, sooner if it was over: the kills gather where it is under way.
+        // Later if the handover was cut short, and sooner if it was over. So the kills gather at the time of the
+        // handover.
         delay = if named { delay * 3 / 2 + Duration::from_micros(20) } else { delay / 2 };
         *(if named { &mut died } else { &mut created }) += 1;
     }
@@ -196,7 +198,7 @@ fn a_rank_that_stands_still_is_missed_at_the_deadline() {
         });
         return member.report(match result {
             Err(SegmentError::Missing { ranks, .. }) => format!("missing {ranks:?}"),
-            // Who learns it from the other survivor gets its words.
+            // A rank that learns it from another survivor gets that survivor's words.
             Err(SegmentError::Peer { what, .. }) => what,
             other => format!("{other:?}"),
         });
@@ -239,7 +241,7 @@ fn a_killed_rank_ends_the_waits_of_all_others_at_once() {
         let start = Instant::now();
         job.kill(victim);
         let rest: Vec<usize> = (0..3).filter(|&rank| rank != victim).collect();
-        // The first cause stays, though the first survivor to leave says goodbye: that is no abort.
+        // The first cause stays, although the first survivor to leave says goodbye, which is no abort.
         job.expect(rest, &format!("rank {victim} died"));
         assert!(start.elapsed() < SOON, "it took {:?}", start.elapsed());
     }
@@ -250,7 +252,7 @@ fn who_hears_of_a_death_has_told_all_ranks_before_it_acts() {
     let test = "segment_processes::who_hears_of_a_death_has_told_all_ranks_before_it_acts";
     if let Some(mut member) = Member::of_this_process() {
         if member.rank == 1 {
-            // Without a monitor, as a rank whose monitor has not run yet: only rank 0's can set this word.
+            // Without a monitor, like a rank whose monitor has not run yet. Only rank 0's monitor can set this word.
             let set = create(&mut member).unwrap();
             member.report("joined");
             member.hear();
@@ -275,7 +277,7 @@ fn who_leaves_after_a_failure_has_told_all_ranks_of_it_before() {
     if let Some(mut member) = Member::of_this_process() {
         let (set, monitor) = join(&mut member);
         if member.rank == 0 {
-            // As by a rank that tells one after the other and has not come to rank 1 yet.
+            // Like a rank that tells one peer after the other and has not come to rank 1 yet.
             set.abort(0).set(Cause { code: AbortCode::TimedOut, rank: 2, reason: 0 });
             drop(monitor);
             return member.report("left");
@@ -322,7 +324,7 @@ fn a_goodbye_is_complete_when_all_have_said_it() {
     if let Some(mut member) = Member::of_this_process() {
         let (set, monitor) = join(&mut member);
         let rank = member.rank;
-        // What every rank wrote before its goodbye is there after anybody's.
+        // Everything that a rank wrote before its goodbye is there after any rank's goodbye.
         word(&set.segment(0), rank).store(1, Ordering::Release);
         if rank == 2 {
             member.hear();
@@ -350,7 +352,7 @@ fn a_goodbye_names_who_does_not_say_it() {
             member.report("gave up");
         } else {
             member.hear();
-            // Rank 0 has left, and said so: no death, and no abort.
+            // Rank 0 has left and said so. This is no death and no abort.
             while !monitor.has_left(0) {
                 std::thread::yield_now();
             }
@@ -368,7 +370,7 @@ fn a_goodbye_names_who_does_not_say_it() {
     job.finish();
 }
 
-/// Sets the limits on open files of this process; never raises the hard one.
+/// Sets the limits on open files of this process. Never raises the hard limit.
 fn limit_open_files(soft: u64, hard: Option<u64>) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable for the first call and readable for the second.
@@ -385,7 +387,7 @@ fn a_rank_that_cannot_see_its_peers_any_more_ends_its_own_waits_and_says_so() {
         let (set, monitor) = join(&mut member);
         match member.rank {
             0 => {
-                // The kernel refuses to wait on more descriptors than may be open.
+                // The kernel refuses to wait for more descriptors than may be open.
                 limit_open_files(1, None);
                 member.report("blindfolded");
                 let cause = sleep_until_abort(&set).expect("an abort");
@@ -393,9 +395,9 @@ fn a_rank_that_cannot_see_its_peers_any_more_ends_its_own_waits_and_says_so() {
                 assert_eq!(monitor.goodbye(SOON * 10), Err(GoodbyeError::Unseen { ranks: vec![1] }));
                 member.report(cause.to_string());
             }
-            // Stays, and is not seen to.
+            // It stays, and nothing reads from it.
             1 => _ = member.hear(),
-            // Its goodbye makes rank 0 look around.
+            // Its goodbye makes rank 0 check the others.
             _ => {
                 member.hear();
                 drop(monitor);
@@ -422,7 +424,7 @@ fn a_limit_on_open_files_is_raised_or_named() {
         limit_open_files(open + 20, Some(open + 400));
         let set = create(&mut member).unwrap();
         drop(set);
-        // For 200 ranks it does not suffice. The others are told, so there is an exchange.
+        // For 200 ranks the limit is too low. The others are told, so there is an exchange.
         let mut card = Vec::new();
         let error = SegmentSet::create(0, 200, BYTES, &mut |mine: &[u8]| {
             card = mine.to_vec();
@@ -451,7 +453,7 @@ fn another_user_is_refused_even_with_the_token() {
             word(&set.segment(1 - member.rank), 0).store(1, Ordering::Release);
             return member.report("created");
         }
-        // Not a rank: nobody's process, with everything that the bootstrap told.
+        // An intruder: a process that is no rank but knows everything that the bootstrap told.
         let card = member.exchange(b"").unwrap().remove(0);
         let (name, token) = doors(&[card]).remove(0);
         let stranger = Stranger::connect(&name).unwrap();

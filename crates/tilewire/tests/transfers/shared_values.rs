@@ -1,5 +1,5 @@
-//! Values that groups of neighbours share (`last_per`), over meshes: every element gets the scale of its own group, and
-//! a scale travels once for its group where no row of a slot begins inside another row's group.
+//! Values that groups of neighbours share (`last_per`), over meshes. Every element gets the scale of its own group. A
+//! scale travels once for its group, if no row of a slot begins inside another row's group.
 
 use crate::case::SMALL;
 use crate::posts::{alone, mesh, neighbours, run, staged};
@@ -7,7 +7,7 @@ use tilewire::hooks::{dequantise, quantise};
 use tilewire::link::{ShmTransport, Transport};
 use tilewire::{Algorithm, Config, Knobs, Rank, RunError, Tensor, all_gather, all_to_all, broadcast, sendrecv};
 
-/// A chunk, with or without a shape, and how many neighbours share a scale.
+/// A chunk, with or without a shape, and the number of neighbours that share a scale.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     shape: Option<(usize, usize)>,
@@ -24,34 +24,34 @@ impl Chunk {
         Chunk { shape: Some((rows, cols)), len: rows * cols, group }
     }
 
-    /// Scales that a far peer gets with a chunk.
+    /// The number of scales that a far peer gets with a chunk.
     fn scales(self) -> usize {
         match self.shape {
-            // Rows lie one right after another: they could begin inside a group.
+            // Rows follow each other without gaps, so they could begin inside a group.
             Some((rows, cols)) if rows > 1 && !cols.is_multiple_of(self.group) => self.len,
             _ => self.len.div_ceil(self.group),
         }
     }
 
     fn knobs(self) -> Knobs {
-        // Slots hold few groups, so that there are many tiles; those of shaped chunks are two groups wide at most.
+        // Slots hold few groups, so there are many tiles. Tiles of shaped chunks are at most two groups wide.
         let slot_bytes = if self.group > 16 { 1024 } else { 512 };
         Knobs { granule: Some(self.group), blocks: None, ..staged(slot_bytes, 4) }
     }
 
-    /// What a rank sends as its n-th chunk. No two groups have the same scale.
+    /// The n-th chunk that a rank sends. No two groups have the same scale.
     fn sent(self, rank: usize, nth: usize) -> impl Iterator<Item = f32> {
         (0..self.len).map(move |i| ((i * i * 37 + rank * 11 + nth * 101) % 1013) as f32 - 300.0 + i as f32)
     }
 
-    /// What must arrive of it, computed on its own: every row has groups from its beginning on.
+    /// The expected result, computed separately: every row has groups from its beginning on.
     fn arrives(self, rank: usize, nth: usize) -> Vec<u32> {
         let all: Vec<f32> = self.sent(rank, nth).collect();
         let rows = all.chunks(self.shape.map_or(self.len, |(_, cols)| cols));
         let of_group = |group: &[f32]| {
             let largest = group.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             let scale = (largest * (1.0 / 127.0)).max(f32::MIN_POSITIVE);
-            // Saturating, and without a sign of zero.
+            // Saturates, and drops the sign of zero.
             let narrow = |x: &f32| f32::from((x * (1.0 / scale)).round_ties_even() as i8);
             group.iter().map(|x| (narrow(x) * scale).to_bits()).collect::<Vec<_>>()
         };
@@ -95,7 +95,7 @@ const WAYS: [Way; 7] = [
     Way::Spread(Some(Algorithm::TwoLevel)),
 ];
 
-/// Sends chunks on their way, and compares what arrives.
+/// Sends chunks, and compares what arrives.
 fn travels(link: &dyn Transport, chunk: Chunk, way: Way) -> Result<(), RunError> {
     let Chunk { len, group, .. } = chunk;
     let (me, ranks) = (link.rank().index(), link.world_size());

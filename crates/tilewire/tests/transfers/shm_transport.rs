@@ -27,7 +27,7 @@ const SMALL: ShmOptions = ShmOptions {
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-/// What one rank has for sending to a peer, and that peer's for receiving: pairs that must be the same memory, in one
+/// A rank's memory for sending to a peer, and that peer's for receiving: pairs that must be the same memory, in one
 /// order.
 fn ways_out(endpoint: &PeerEndpoint) -> [&Memory; 7] {
     let there = endpoint.mapped().unwrap();
@@ -41,7 +41,8 @@ fn ways_in(endpoint: &PeerEndpoint) -> [&Memory; 7] {
     [&here.staging, &here.packets, &signals.tail, &signals.done, &there.head, &there.packet_head, &there.ready]
 }
 
-/// Every rank fills every word it sends through, for every peer, with a value of its own, and finds all of its peers'.
+/// Every rank fills every word that it sends through, for every peer, with a separate value. It then finds the values
+/// of all its peers.
 fn everything_arrives(world: &World) -> Result<(), RankError> {
     let transport = ShmTransport::rendezvous(world, SMALL)?;
     let small = SMALL.geometry(world.size());
@@ -73,7 +74,7 @@ fn everything_arrives(world: &World) -> Result<(), RankError> {
         }
         assert_eq!(words(&endpoint.starts)[0].load(Ordering::Acquire), value(me, peer, 99, 0), "mine alone");
     }
-    // The parts of this rank for itself are nobody's.
+    // The parts of this rank for itself belong to no peer.
     let own = transport.endpoint(me).unwrap();
     for memory in [&own.here.staging, &own.here.signals.tail] {
         assert!(bytes_of(memory).unwrap().iter().all(|&byte| byte == 0));
@@ -108,7 +109,7 @@ fn a_world_of_one_has_a_transport() {
 
 // ---- agreement ------------------------------------------------------------------------------------------------------
 
-/// Every rank hears who says what, for every parameter; and the world goes on.
+/// Every rank hears which rank gave which value, for every parameter. The world stays usable.
 fn differences_are_named(world: &World) -> Result<(), RankError> {
     let odd = world.rank() == Rank::new(1);
     let cases = [
@@ -126,7 +127,7 @@ fn differences_are_named(world: &World) -> Result<(), RankError> {
         assert_eq!(error.to_string(), expected);
         assert!(matches!(error, TransportError::Mismatch { values, .. } if values[1] == other.to_string()));
     }
-    // An option that cannot be meant: the rank that has it says what, the others that it does.
+    // An impossible option. The rank that gave it gets the option in its error. The others get that rank.
     let error =
         ShmTransport::rendezvous(world, ShmOptions { max_slots: Some(if odd { 1 } else { 4 }), ..SMALL }).unwrap_err();
     match error {
@@ -168,7 +169,7 @@ fn a_rank_of_another_version_is_named_and_garbage_is_no_harm() {
         ];
         for (card, expected) in cards {
             if world.rank() == Rank::new(1) {
-                // What a library of another version would do here.
+                // The behaviour of a library of another version.
                 world.bootstrap().all_gather("tilewire/shm/parameters", card, world.deadline())?;
                 continue;
             }
@@ -210,15 +211,15 @@ fn a_hundred_cycles(world: &World) -> Result<(), RankError> {
         let window = Window::<f32>::allocate(&transport, 5000)?;
         transport.close()?;
         drop(window);
-        // Threads count each other's files and memory, so they must be at the same place.
+        // Threads count each other's files and memory, so they must be at the same point.
         world.bootstrap().barrier("closed", world.deadline())?;
-        // One at a time: to count is to open a file.
+        // One at a time, because counting opens a file.
         let counts = !world.are_threads() || world.rank() == Rank::new(0);
         let now = if counts { open_and_mapped() } else { (0, 0, 0) };
         world.bootstrap().barrier("counted", world.deadline())?;
         let start = *first.get_or_insert(now);
         assert_eq!((now.0, now.1), (start.0, 0));
-        // The allocator may map a little; growth by cycle would be hundreds.
+        // The allocator may map a little. Growth with every cycle would be hundreds.
         assert!(now.2 < start.2 + 20, "{} mappings, at first {}", now.2, start.2);
     }
     Ok(())
@@ -226,7 +227,7 @@ fn a_hundred_cycles(world: &World) -> Result<(), RankError> {
 
 #[test]
 fn a_hundred_cycles_leave_nothing_behind_among_threads() {
-    // In a process of its own: other tests open and map as well.
+    // In a separate process, because other tests open and map as well.
     if let Some(mut member) = Member::of_this_process() {
         in_threads(2, a_hundred_cycles);
         return member.report("done");
@@ -241,7 +242,7 @@ fn a_hundred_cycles_leave_nothing_behind_among_processes() {
     in_processes("shm_transport::a_hundred_cycles_leave_nothing_behind_among_processes", 2, a_hundred_cycles);
 }
 
-/// One rank marks the transport; every rank's next call says so.
+/// One rank marks the transport as broken. Every rank's next call says so.
 fn a_break_is_told(world: &World) -> Result<(), RankError> {
     let transport = ShmTransport::rendezvous(world, SMALL)?;
     let peer = world.rank().after(1, world.size());
@@ -289,7 +290,7 @@ fn a_killed_rank_breaks_the_transport_of_the_others_at_once() {
         let world = join(&mut member);
         let transport = ShmTransport::rendezvous(&world, SMALL).unwrap();
         member.report("met");
-        // Far longer than the parent waits for a report: only the news of the death can end it in time.
+        // Far longer than the parent waits for a report. Only the news of the death can end it in time.
         transport.doorbell(world.rank()).sleep(|| transport.is_broken(), Duration::from_secs(600));
         return member.report(transport.close().unwrap_err().to_string());
     }
@@ -334,7 +335,7 @@ fn who_closes_alone_is_told_who_does_not() {
     let result = World::threads(2).deadline(Duration::from_secs(2)).run(|world| {
         let transport = ShmTransport::rendezvous(&world, SMALL)?;
         if world.rank() == Rank::new(1) {
-            // In something else, until the other has given up.
+            // In another call, until the other rank has given up.
             _ = wait.lock().unwrap().recv_timeout(Duration::from_secs(20));
             return Ok(());
         }
@@ -353,7 +354,7 @@ fn of_several_that_close_nobody_is_told_of_the_others() {
     let result = World::threads(3).deadline(Duration::from_secs(1)).run(|world| {
         let transport = ShmTransport::rendezvous(&world, SMALL)?;
         if world.rank() != Rank::new(2) {
-            // Their deadlines pass one after the other, while neither has heard of the other's error.
+            // Their deadlines pass one after the other, before either has heard of the other's error.
             std::thread::sleep(Duration::from_millis(50) * world.rank().number());
             let error = transport.close().unwrap_err();
             let TransportError::NotClosed { ranks, .. } = &error else { panic!("{error}") };
@@ -378,7 +379,7 @@ fn memory_of_a_rank_that_dropped_its_transport_stays_until_the_peer_lets_go() {
 
 // ---- kernels --------------------------------------------------------------------------------------------------------
 
-/// Every rank sends a tile round the ring, launch after launch, two slots, with credits.
+/// Every rank sends a tile round the ring, launch after launch, through two slots with credits.
 fn tiles_travel(world: &World) -> Result<(), RankError> {
     const ELEMENTS: usize = 256;
     const LAUNCHES: u64 = 20;
@@ -434,7 +435,7 @@ fn tiles_travel_through_the_transport_bit_for_bit_among_processes() {
     in_processes("shm_transport::tiles_travel_through_the_transport_bit_for_bit_among_processes", 2, tiles_travel);
 }
 
-/// The peer is chosen in the kernel, from the table of all peers; data goes straight into the peer's window.
+/// The kernel chooses the peer from the table of all peers. The data goes straight into the peer's window.
 fn windows_are_written(world: &World) -> Result<(), RankError> {
     const ELEMENTS: usize = 100;
     let transport = ShmTransport::rendezvous(world, SMALL)?;
@@ -505,7 +506,7 @@ fn what_would_corrupt_or_hang_is_refused_with_its_values() {
         let direct = Protocol::Direct { window_bytes: 4096 };
         assert_eq!(check(good), Ok(()));
         assert_eq!(check(Transfer { protocol: staged(2048, 2), ..good }), Ok(()), "as much as a block has");
-        // 1024 bytes of packets, two blocks, eight messages at once: 8 bytes of 16 are data.
+        // 1024 bytes of packets, two blocks, eight messages simultaneously: 8 bytes of 16 are data.
         assert_eq!(check(Transfer { bytes: 64, protocol: packet, ..good }), Ok(()));
         assert_eq!(check(Transfer { bytes: 4096, protocol: direct, ..good }), Ok(()));
         assert_eq!(check(Transfer { bytes: 0, ..good }), Ok(()));
@@ -554,7 +555,8 @@ fn asked_for(words: &str, option: &str) -> usize {
     digits.parse().unwrap_or_else(|_| panic!("{words} has no number after {option}"))
 }
 
-/// Where there are many ranks a transport is small by default: what does not fit says which option to give, and what.
+/// With many ranks a transport is small by default. A message that does not fit gets an error that names the option and
+/// its value.
 #[test]
 fn what_is_too_large_for_the_transport_is_refused_with_the_number_to_ask_for() {
     in_threads(13, |world| {

@@ -1,14 +1,14 @@
-//! Somebody who connects to a rank's socket without being a rank. It speaks the format as written here, so a change of
-//! the format is seen.
+//! A stranger who connects to a rank's socket. It speaks the format as written here, so a change of the format is
+//! noticed.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Where a rank listens, and its token.
+/// The socket at which a rank listens, and its token.
 pub type Door = (Vec<u8>, [u8; 16]);
 
-/// The doors on the cards that were gathered: version 8, size 8, machine 24, one byte, token 16, the number of control
-/// groups and 8 for each, name.
+/// The doors on the gathered cards: version 8, size 8, machine 24, one byte, token 16, the number of control groups and
+/// 8 for each, name.
 pub fn doors(parts: &[Vec<u8>]) -> Vec<Door> {
     let name = |part: &Vec<u8>| part[58 + 8 * usize::from(part[57])..].to_vec();
     parts.iter().map(|part| (name(part), part[41..57].try_into().unwrap())).collect()
@@ -57,7 +57,7 @@ impl Stranger {
             let len = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
             match len {
                 1.. => return Some(buffer[..len as usize].to_vec()),
-                // A reset is told once, before what is still to be read.
+                // A reset is reported once, before the bytes that can still be read.
                 -1 if io::Error::last_os_error().raw_os_error() == Some(libc::ECONNRESET) => {}
                 _ => return None,
             }

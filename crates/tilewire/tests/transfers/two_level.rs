@@ -1,5 +1,5 @@
-//! All-gather and broadcast in two levels: what arrives is what flat shared memory would have brought, each chunk
-//! crosses between domains once, and what cannot run so is refused or runs in one level.
+//! All-gather and broadcast in two levels. The same data arrive as over flat shared memory. Each chunk crosses between
+//! domains once. Requests that cannot run in two levels are refused or run in one level.
 
 use crate::case::{LONG, SMALL};
 use std::fmt::Debug;
@@ -14,7 +14,7 @@ use tilewire::{
 
 type Domains = [&'static [u32]];
 
-/// Domains of 2 to 7 ranks: equal, unequal, interleaved, ranks that are alone.
+/// Domains of 2 to 7 ranks: equal, unequal, interleaved, and with ranks that are alone.
 const WORLDS: [&Domains; 11] = [
     &[&[0, 1], &[2, 3]],
     &[&[0], &[1, 2, 3]],
@@ -49,7 +49,7 @@ fn run<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R, RankError> + Sy
     World::threads(ranks).deadline(LONG).run(|world| body(&world)).unwrap()
 }
 
-/// Few bytes in a slot, so that there are many steps.
+/// Slots of few bytes, so that there are many steps.
 fn slots(slot_bytes: usize, depth: usize) -> Config {
     let knobs = Knobs { slot_bytes: Some(slot_bytes), depth: Some(depth), ..Knobs::default() };
     Config { far: Some(knobs), ..Config::from(knobs) }
@@ -59,7 +59,7 @@ fn slots(slot_bytes: usize, depth: usize) -> Config {
 fn element<T: Element>(rank: usize, launch: usize, i: usize) -> T {
     let bits = (i * 7919 + rank * 104_729 + launch * 1_299_709 + 17) as u64;
     match T::TYPE.size() {
-        // Patterns that all mean something else, and none of them a NaN, whose bits need not stay.
+        // Patterns with different bits. None is a NaN, whose bits may change.
         1 if T::TYPE == tilewire::ir::Type::Bool => T::from_bits(bits & 1),
         1 => T::from_bits(bits % 0x70),
         2 => T::from_bits(bits % 0x7000),
@@ -72,8 +72,8 @@ fn bits<T: Element>(tensor: &Tensor<T>) -> Vec<u64> {
     tensor.to_vec().iter().map(|x| x.to_bits()).collect()
 }
 
-/// Three launches of both collectives of `len` elements, with new data each, in two levels if there is a mesh. Checks
-/// the plain computation itself.
+/// Launches both collectives of `len` elements three times with new data, in two levels if there is a mesh. Checks the
+/// plain computation itself.
 fn plain<T: Element + Debug>(link: &dyn Transport, len: usize, config: Config, root: Rank) -> Result<(), RankError> {
     let (me, ranks) = (link.rank().index(), link.world_size());
     let (inp, all, one) = (Tensor::<T>::zeros(len), Tensor::<T>::zeros(len * ranks), Tensor::<T>::zeros(len));
@@ -208,7 +208,7 @@ fn chunks_arrive_in_many_more_orders_of_posts() {
 
 #[test]
 fn blocks_lanes_and_other_operations_share_the_slots_of_near_peers() {
-    // Two blocks for near and far peers, so that the passed-on chunks have others than the ranks' own, in several
+    // Two blocks for near and far peers. So chunks that are passed on use other blocks than the ranks' own, in several
     // lanes.
     let sizes = ShmOptions { max_blocks_per_peer: Some(8), ..SMALL };
     for domains in [WORLDS[0], WORLDS[9]] {
@@ -249,7 +249,8 @@ fn blocks_lanes_and_other_operations_share_the_slots_of_near_peers() {
 
 // ---- what is carried ------------------------------------------------------------------------------------------------
 
-/// Bytes that came to each rank by posts in some launches, after those in which slots rest for the first time.
+/// The bytes that came to each rank by posts in some launches, after the launches in which slots rest for the first
+/// time.
 fn carried(domains: &'static Domains, algorithm: Option<Algorithm>, root: Option<Rank>) -> Vec<u64> {
     run(size(domains), |world| {
         let link = mesh(world, domains, SMALL, Some(4))?;
@@ -318,7 +319,7 @@ fn near_legs_never_touch_the_carrier() {
 
 // ---- when it is chosen ----------------------------------------------------------------------------------------------
 
-/// What an all-gather of a kilobyte says it would do on every rank.
+/// The explanation of an all-gather of a kilobyte, on every rank.
 fn explained(
     domains: &'static Domains,
     sizes: ShmOptions,
@@ -414,7 +415,7 @@ fn a_window_or_a_rank_that_does_not_exist_changes_nothing_about_the_errors() {
         let window = Window::<f32>::allocate(&link, 40)?;
         let text = all_gather(&link, window.tensor(), &one).window(&window).explain()?;
         assert!(text.contains("one-shot: a window was given"), "{text}");
-        // Asked for, it goes through staging, as a ring does.
+        // It is asked for, and goes through staging, as a ring does.
         one.fill(world.rank().number() as f32);
         all_gather(&link, window.tensor(), &one).window(&window).algorithm(Algorithm::TwoLevel).run()?;
         assert!((0..40).all(|i| window.tensor().get(i) == (i / 10) as f32));

@@ -1,6 +1,6 @@
-//! Memory that must stay as it is: it is poisoned or remembered before a call, and looked at after it.
+//! Memory that must not change. It is filled with poison or remembered before a call, and compared after it.
 //!
-//! A rank is a thread or a process, so what it watches is kept by the thread.
+//! A rank is a thread or a process, so the thread keeps what the rank watches.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,39 +18,39 @@ const POISON: u8 = 0xa5;
 /// Segments are whole pages.
 const PAGE: usize = 4096;
 
-/// A memory, and its bytes when it was watched first.
+/// A memory, and its bytes when the watch began.
 type Watched = (String, Memory, Vec<u8>);
 
 thread_local! {
     static WATCHED: RefCell<Vec<Watched>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From now on these bytes are to stay as they are.
+/// These bytes must not change from now on.
 pub fn watch(what: impl Into<String>, memory: &Memory) {
     WATCHED.with_borrow_mut(|watched| watched.push((what.into(), memory.clone(), bytes_of(memory).unwrap())));
 }
 
-/// An output of poison within more poison, watched.
+/// An output of poison within more poison. It is watched.
 pub fn output<T: Element>(len: usize) -> Tensor<T> {
     let all = guarded(len);
     watch(format!("an output of {len} {}, {GUARD} elements before it and after it", T::TYPE), all.memory());
     inside(&all)
 }
 
-/// A window of poison, watched, with what lies behind it in its segment. Collective.
+/// A window of poison, with the bytes behind it in its segment. It is watched. Collective.
 pub fn window<T: Element>(world: &World, link: &ShmTransport, len: usize) -> Result<Window<T>, RankError> {
     let window = Window::<T>::allocate(link, len)?;
     window.tensor().fill(poisoned());
     poison(&behind(window.tensor().memory()));
     watch("a window", window.tensor().memory());
     watch("bytes behind a window", &behind(window.tensor().memory()));
-    // Nobody goes on before all are watched.
+    // No rank continues before all are watched.
     world.bootstrap().barrier("windows are watched", world.deadline())?;
     Ok(window)
 }
 
-/// Staging and packets full of poison, and all signals and counters as they are, watched. Collective, on a transport
-/// that nobody has used.
+/// Staging and packets full of poison, and all signals and counters as they are. They are watched. Collective, on an
+/// unused transport.
 pub fn transport(world: &World, link: &ShmTransport) -> Result<(), RankError> {
     let (table, me) = (link.table(), world.rank().index());
     for (what, memory) in [("staging", &table.staging[me]), ("packets", &table.packets[me])] {
@@ -71,7 +71,7 @@ pub fn transport(world: &World, link: &ShmTransport) -> Result<(), RankError> {
     Ok(world.bootstrap().barrier("the transport is watched", world.deadline())?)
 }
 
-/// All that this rank watches is as it was; nothing is watched any more.
+/// Asserts that nothing that this rank watches has changed, and ends the watch.
 #[track_caller]
 pub fn assert_untouched(context: impl std::fmt::Debug) {
     for (what, memory, before) in WATCHED.take() {
@@ -89,12 +89,12 @@ pub fn guarded<T: Element>(len: usize) -> Tensor<T> {
     all
 }
 
-/// What is not guard.
+/// The part that is no guard.
 pub fn inside<T: Element>(all: &Tensor<T>) -> Tensor<T> {
     all.slice(GUARD..all.len() - GUARD)
 }
 
-/// The first element of the guards that is no longer poison.
+/// The first element of the guards that has changed.
 pub fn spoilt_guard<T: Element>(all: &Tensor<T>) -> Option<usize> {
     let mut guards = (0..GUARD).chain(all.len() - GUARD..all.len());
     guards.find(|&at| all.get(at).to_bits() != poisoned::<T>().to_bits())
@@ -122,7 +122,7 @@ pub fn poison(memory: &Memory) {
     }
 }
 
-/// The first byte of shared memory that is no longer poison.
+/// The first byte of shared memory that has changed.
 pub fn spoilt(memory: &Memory) -> Option<usize> {
     bytes_of(memory).unwrap().iter().position(|&byte| byte != POISON)
 }

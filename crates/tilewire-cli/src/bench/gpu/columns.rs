@@ -27,7 +27,8 @@ pub enum Source {
 
 /// What one rank launches.
 struct Ranked<'l> {
-    /// Of each chunk. On the rank's stream: a [`map`] has one of its own, which a capture of the ranks' streams refuses.
+    /// Of each chunk. On the rank's stream: a [`map`] has one of its own, which a capture of the ranks' streams
+    /// refuses.
     copies: Vec<Launch<'l>>,
     op: PreparedExchange<'l>,
     inp: Tensor<f32>,

@@ -2,11 +2,15 @@
 //!
 //! | case | measured | limit, in the same run |
 //! |---|---|---|
-//! | `post` | a kernel posts signals one after the other, and the host takes them from the ring: time per post | a hand-written kernel that fills the same ring |
-//! | `post_latency` | one post at a time: the host asks by a word, and the kernel answers by a post that the host takes | the same by hand, where the kernel answers by a word |
-//! | `ping` | a kernel posts 8 bytes, both ranks' proxies carry them, a kernel waits for them: one way | host, kernel, host: a hand-written round trip, which crosses the bus as often |
-//! | `oneway`, `all_to_all`, `all_reduce`, below 1 MiB | launches over the mesh, with the host's `run` and `sync` | the same between near ranks |
-//! | ... from 1 MiB on | the same | the carrier's copies: this thread copies the bytes that cross, between the same kinds of memory |
+//! | `post` | signals that a kernel posts one after the other, each | a hand-written kernel that fills the same ring |
+//! | `post_latency` | the host asks by a word, the kernel answers by a post | the kernel answers by a word |
+//! | `ping` | 8 bytes from kernel to kernel, one way | a hand-written round trip from host to kernel to host |
+//! | the others, below 1 MiB | launches over the mesh, with `run` and `sync` | the same between near ranks |
+//! | ... from 1 MiB on | the same | the copies of the carrier alone |
+//!
+//! In `post` and `post_latency` the host takes the posts from the ring. The round trip of `ping` crosses the bus as
+//! often as the message does. For the copies of the carrier, this thread copies the bytes that cross, between the same
+//! kinds of memory.
 
 use super::cases::Plan;
 use super::race::median_of;

@@ -201,7 +201,7 @@ pub enum Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Departure {
-    /// It finished and said so: its bootstrap was dropped.
+    /// It finished and left in the regular way: its bootstrap was dropped.
     Left,
     /// Its connection broke without notice: the process died, was killed, or lost its network.
     Lost,

@@ -98,8 +98,8 @@ errors! {
     from { FabricError => Fabric }
 }
 
-/// The name of the layered provider, if one rank chose `tcp` (say) and the other the same provider below a layer, such as
-/// `tcp;ofi_rxm`. Older versions of libfabric have the second one alone, and the two do not understand each other.
+/// The name of the layered provider, if one rank chose `tcp` (say) and the other the same provider below a layer, such
+/// as `tcp;ofi_rxm`. Older versions of libfabric have the second one alone, and the two do not understand each other.
 fn layered<'n>(a: &'n str, b: &'n str) -> Option<&'n str> {
     let [a, b] = [a, b].map(|text| text.split_once(' ').map_or(text, |(name, _)| name));
     let is_below = |name: &str, layered: &str| layered.strip_prefix(name).is_some_and(|rest| rest.starts_with(';'));

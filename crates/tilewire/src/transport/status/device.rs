@@ -110,7 +110,7 @@ impl Dealings {
 /// A wait of a rank's kernels.
 #[derive(Clone, Debug)]
 pub struct DeviceWait<'a> {
-    /// The rank that would have to provide what is needed.
+    /// The rank that would have to provide the missing signal.
     pub peer: usize,
     /// What is needed. `None`: a launch of that rank must come before this one starts.
     pub needs: Option<Crossing>,
@@ -134,7 +134,7 @@ pub(super) struct DeviceLine {
     since: [AtomicU64; 2],
     /// What is needed, encoded as in [`Crossing`]; 0: the launch needs to start.
     needs: AtomicU64,
-    /// The number of the host's wait for the launch; 0 if there is none.
+    /// The number of the host's wait for the launch, or 0.
     host_waits: AtomicU64,
     pub(super) probe: AtomicU64,
     pub(super) looked: AtomicU64,

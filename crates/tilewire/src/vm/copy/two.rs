@@ -2,24 +2,8 @@
 //!
 //! If both have the same source it is read only once, which pays even in the cache. If one goes around the cache and
 //! the other through it, interleaving keeps memory busy with reads (of lines about to be overwritten) and writes all
-//! the time. The table shows an AMD EPYC with two ranks running simultaneously, each copying to itself and to the
-//! other. Times are in microseconds, one after the other / interleaved:
-//!
-//! | | 1 MiB | 2 MiB | 4 MiB | 8 MiB | 32 MiB |
-//! |---|---|---|---|---|---|
-//! | same source, through the cache | 52 / 44 | 121 / 93 | 333 / 292 | 1168 / 1026 | 9027 / 8276 |
-//! | same source, kept through it, sent around it | 100 / 80 | 203 / 159 | 438 / 313 | 1117 / 840 | 7191 / 5276 |
-//! | same source, around it | 152 / 154 | 307 / 302 | 609 / 605 | 1214 / 1204 | 5642 / 5005 |
-//! | two sources, through the cache | 44 / 51 | 93 / 107 | 467 / 488 | 1699 / 2046 | 8134 / 8646 |
-//! | two sources, kept through it, sent around it | 99 / 77 | 197 / 154 | 475 / 353 | 1398 / 1329 | 6890 / 6158 |
-//! | two sources, around it | 150 / 151 | 302 / 299 | 606 / 604 | 1272 / 1239 | 5570 / 4684 |
-//!
-//! Those figures are for small pages. In huge pages, two sources interleaved take:
-//!
-//! | | 8 MiB | 10 MiB | 16 MiB |
-//! |---|---|---|---|
-//! | kept through the cache, sent around it | 1020 | 1590 | 2690 |
-//! | around it | 1250 | 1590 | 2540 |
+//! the time. Two sources that both go through the cache are faster one after the other. docs/decisions/0007 has the
+//! figures.
 
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::LINE;
@@ -75,8 +59,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     /// Bytes to one place before switching to the other. We do not prefetch: the processor does, and prefetch
-    /// instructions made it no faster or slower, in huge pages and in small ones (8 MiB in huge pages near / far: 1.06
-    /// / 0.71 ms with, 1.02 / 0.63 without).
+    /// instructions gain nothing (docs/decisions/0007).
     const TURN: usize = 4 * LINE;
 
     macro_rules! turns {

@@ -50,8 +50,8 @@ pub(crate) trait LaneOp {
 
 /// The handler of an op at a level, with vectors of at most 256 bits.
 ///
-/// 512-bit vectors lower the processor's clock for a while, which slows all code that follows. Beside AVX-512
-/// arithmetic, a plain f32 scale of 64 KiB went from 50 to 37 GB/s (Ice Lake). So only [`wide_handler_for`] uses them.
+/// 512-bit vectors lower the processor's clock for a while, which slows all code that follows (docs/decisions/0007). So
+/// only [`wide_handler_for`] uses them.
 pub(crate) fn handler_for<K: LaneOp>(level: Level) -> Handler {
     match level {
         Level::Baseline => baseline::<K>,

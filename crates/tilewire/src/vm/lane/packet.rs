@@ -335,7 +335,7 @@ mod pairs {
                 if left == 0 {
                     return k;
                 }
-                _mm_pause();
+                std::hint::spin_loop();
                 left -= 1;
             };
             let words = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(packets, order));

@@ -457,8 +457,8 @@ impl<'k> RoleLowering<'k> {
         plan.steps.retain(|step| moves.iter().all(|&(_, load)| load != step.inst));
     }
 
-    /// Decides which loads and stores become pointers. See ARCHITECTURE.md, "Binding lanes to memory". `known` is the
-    /// number of elements of the `each`, or 0 if it is unknown.
+    /// Decides which loads and stores become pointers. See docs/decisions/0020. `known` is the number of elements of
+    /// the `each`, or 0 if it is unknown.
     fn bind(&self, plan: &mut Plan<'k>, known: u64) {
         let kernel = self.kernel;
         let position: QuickMap<Inst, usize> = plan.steps.iter().enumerate().map(|(k, s)| (s.inst, k)).collect();

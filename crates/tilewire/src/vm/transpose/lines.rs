@@ -13,24 +13,16 @@
 //!    ..                                           ..                                    ..
 //! ```
 //!
-//! GB/s by tiles / by lines, with two threads of an AMD EPYC running simultaneously, each in the better order:
-//!
-//! | | 128 × 128 | 512 × 512 | 1024 × 1024 | 1456 × 1456 | 4096 × 4096, streamed |
-//! |---|---|---|---|---|---|
-//! | f32 | 51 / 50 | 25 / 27 | 14 / 18 | 9.2 / 10.7 | 9.9 / 10.2 |
-//! | bf16 | 43 / 47 | 28 / 29 | | | 7.3 / 10.4 (2048 × 2048) |
-//!
-//! Bytes, in four parts, were no faster than by tiles.
+//! Lines gain most for large matrices. Bytes gain nothing, so they go by tiles (docs/decisions/0006).
 
 use super::{LINE, Matrix};
 use crate::vm::copy::fence;
 use std::arch::x86_64::*;
 
 /// Columns of the result written at a time, a multiple of every square's side. The order is always down. Along result
-/// rows, two ranks that write adjacent chunks took 32 µs for 256 KiB instead of 16 µs. There the 16 stores of a part go
-/// to rows at a constant distance. The processor apparently prefetches along that stride, and so takes lines away from
-/// the rank that writes the next chunk. Prefetching source rows beyond the end had the same effect (64 KiB: 7 µs
-/// instead of 3.6 µs).
+/// rows, the 16 stores of a part go to rows at a constant distance. The processor then appears to prefetch along that
+/// stride, and takes lines away from the rank that writes the next chunk. Prefetching source rows beyond the end has
+/// the same effect (docs/decisions/0006).
 const BAND: usize = 256;
 
 /// Transposes the whole squares of a matrix with elements of 2, 4 or 8 bytes. Returns how many rows and columns they

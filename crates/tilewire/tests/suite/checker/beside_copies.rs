@@ -1,4 +1,4 @@
-//! Rings and reductions take all steps in one role, transfers share theirs out to copies of a role: by turns on one
+//! Rings and reductions take all steps in one role. Transfers share their steps among copies of a role. Both use one
 //! transport, in any order.
 
 use crate::checker::clean;
@@ -29,7 +29,7 @@ fn staged(link: &RehearsalRank, slot_bytes: usize) -> Knobs {
     Knobs { primitive, blocks, slot_bytes, depth, granule: Some(1), ..Knobs::default() }
 }
 
-/// So many steps for every block, round the ring.
+/// Sends this many steps for every block round the ring.
 fn shift(link: &RehearsalRank, steps: usize, slot_bytes: usize) -> Result<Traced, RunError> {
     let len = BLOCKS * steps * slot_bytes / 4;
     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
@@ -56,7 +56,8 @@ fn one_role_and_copies_take_turns() {
         for first in 0..5 {
             let links = world(ranks, copies).ranks();
             let mut plan = Plan::new(ranks as u32);
-            // Odd numbers of steps: the copies begin at another place each time. The slots change once, in the middle.
+            // The numbers of steps are odd, so the copies begin at different places each time. The slots change once,
+            // in the middle.
             for (number, slot_bytes) in [(0, 64), (1, 64), (2, 64), (3, 128), (4, 128), (5, 64)] {
                 let trace = |link: &RehearsalRank| match number % 2 {
                     0 => whole(link, (first + number / 2) % 5, slot_bytes),
@@ -71,7 +72,7 @@ fn one_role_and_copies_take_turns() {
     }
 }
 
-/// One leg in packets, which one copy of a role does, and one in slots, which all do.
+/// One leg goes in packets, which one copy of a role sends. The other goes in slots, which all copies send.
 #[test]
 fn legs_that_go_in_other_ways_keep_apart() {
     for ranks in [2, 4] {

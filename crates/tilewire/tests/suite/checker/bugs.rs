@@ -1,4 +1,4 @@
-//! Bugs that users write, of kinds that no built-in mutation makes: each must be found, at its lines.
+//! Bugs that users write and that no built-in mutation makes. Each must be found, at its lines.
 
 use crate::checker::links::{BLOCK, Link, Shape, ring};
 use crate::checker::litmus::Shared;
@@ -55,7 +55,7 @@ fn two_blocks_write_the_same_elements() {
         k.blocks(2);
         let out = k.output(&out).named("out");
         k.main(|r| {
-            // 33 instead of 32: the last of one is the first of the next.
+            // 33 instead of 32: the last element of one part is the first of the next.
             r.each(33, |i| out.store((r.block() * 32 + i).min(63), 1.0));
         });
     });
@@ -141,7 +141,7 @@ fn elements_that_write_one_place_race() {
         });
         check(&[vec![traced.unwrap()]])
     };
-    // The first two meet, or the last two, or all of them, or some that are far apart.
+    // The first two elements meet, or the last two, or all of them, or some that are far apart.
     let places: [fn(Value<'_, i64>) -> Value<'_, i64>; 7] =
         [|i| i / 2, |i| (i + 1) / 2, |i| i / 16, |i| i * 15 / 16, |i| i.min(14), |i| i % 8, |i| i - i % 4];
     for (k, place) in places.into_iter().enumerate() {
@@ -149,7 +149,7 @@ fn elements_that_write_one_place_race() {
         let fault = expect(&report, "race", &[]);
         assert!(fault.to_string().contains("two elements of one each"), "place {k}: {fault}");
     }
-    // Each in a place of its own, wherever that is, and any number that read one.
+    // Each element writes a separate place, wherever that is. Any number of elements may read one place.
     let apart: [fn(Value<'_, i64>) -> Value<'_, i64>; 3] = [|i| i, |i| 15 - i, |i| i * 5 % 16];
     apart.into_iter().for_each(|place| assert!(report(place).is_clean()));
     let y = Tensor::<f32>::zeros(16);
@@ -158,7 +158,7 @@ fn elements_that_write_one_place_race() {
         k.main(|r| r.each(16, |i| y.store(i, x.load(index.load(i).cast::<i64>()))));
     });
     assert!(check(&[vec![traced.unwrap()]]).is_clean());
-    // The hook that the guide warns of.
+    // The guide warns of this hook.
     let scattered = Rehearsal::small(2, 1).check(2, |link, _| {
         let (x, y) = (Tensor::<f32>::zeros(32), Tensor::<f32>::zeros(32));
         all_to_all(link, &y, &x).consume(hooks::scatter_by(&index)).trace()
@@ -166,7 +166,7 @@ fn elements_that_write_one_place_race() {
     expect(&scattered.unwrap(), "race", &[]);
 }
 
-/// A pair of ranks and one slot of staging, with counters that begin at `start(launch)` on each side.
+/// A pair of ranks and one slot of staging. The counters begin at `start(launch)` on each side.
 fn pair(start: impl Fn(usize) -> (i64, i64)) -> tilewire::check::Report {
     let s = Shared::new();
     let launches: Vec<_> = (0..2)
@@ -223,7 +223,7 @@ fn a_counter_that_jumps_satisfies_the_wait_of_another() {
 
 #[test]
 fn one_counter_for_two_senders() {
-    // The cumulative signal of a public ring example: whoever arrives first satisfies the wait for the other.
+    // The cumulative signal of a public ring example: the rank that arrives first satisfies the wait for the other.
     let s = Shared::new();
     let signal = line!() + 4;
     let sender = |at: i64| {
@@ -253,7 +253,7 @@ fn a_wait_that_nobody_ever_signals() {
     expect(&report, "no-producer", &[wait]);
 }
 
-/// A slot of staging, three steps; the receiver has no use for the second.
+/// A slot of staging and three steps. The receiver does not use the second one.
 fn skips(waits_for_it: bool, s: &Shared) -> (Vec<tilewire::Traced>, [u32; 2]) {
     let wait = line!() + 3;
     let send = s.rank(|r, bytes, slots, _| {
@@ -281,7 +281,7 @@ fn skips(waits_for_it: bool, s: &Shared) -> (Vec<tilewire::Traced>, [u32; 2]) {
 
 #[test]
 fn a_credit_for_a_step_that_was_never_sent() {
-    // No byte is touched by both, so nothing races: only the counters tell.
+    // No byte is touched by both ranks, so nothing races. Only the counters show the bug.
     let right = check(&[skips(true, &Shared::new()).0]);
     assert!(right.is_clean() && right.is_decided(), "{right}");
     let (launch, lines) = skips(false, &Shared::new());
@@ -345,7 +345,7 @@ fn a_plain_load_of_a_counter_is_a_race() {
 
 #[test]
 fn an_input_is_rewritten_while_a_peer_reads_it() {
-    // One-sided get from a peer's input window, with nothing that tells the peer when it is over.
+    // A one-sided get from a peer's input window. Nothing tells the peer when the get is over.
     let input = Tensor::<u64>::from_slice(&[1, 2]);
     let out = Tensor::<u64>::zeros(2);
     let owner = kernel("owner", |k| {
@@ -364,7 +364,7 @@ fn an_input_is_rewritten_while_a_peer_reads_it() {
 
 #[test]
 fn what_led_to_a_race_is_told_without_what_did_not() {
-    // Ranks 2 and 3 talk to each other, and rank 1 does more before and after. Only the message from 0 to 1 matters.
+    // Ranks 2 and 3 exchange messages, and rank 1 does more before and after. Only the message from 0 to 1 matters.
     let s = Shared::new();
     let told = line!() + 4;
     let send = s.rank(|r, bytes, slots, _| {

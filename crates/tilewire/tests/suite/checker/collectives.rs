@@ -1,4 +1,4 @@
-//! As `differential.rs`, for the collectives of all ranks: what is checked of them is what the CPU engine runs.
+//! Like `differential.rs`, for the collectives of all ranks: the checker checks the programs that the CPU engine runs.
 
 use std::time::Duration;
 use tilewire::check::{Plan, Settings};
@@ -22,7 +22,7 @@ enum Kind {
     AllReduce,
 }
 
-/// A collective and how it is done.
+/// A collective and its form.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     kind: Kind,
@@ -56,7 +56,7 @@ fn forms() -> Vec<Form> {
 }
 
 impl Form {
-    /// Elements that go in and come out.
+    /// The numbers of elements of input and output.
     fn lens(&self, ranks: usize, blocks: usize) -> (usize, usize) {
         let (one, all) = (blocks * 36 - 3, ranks * (blocks * 36 - 3));
         match self.kind {
@@ -69,7 +69,7 @@ impl Form {
 
     fn config(&self, blocks: usize, launch: usize) -> Knobs {
         let staged = self.primitive == Primitive::Staged;
-        // The last ones have slots enough that senders wait for several at once.
+        // The last forms have enough slots for a sender to wait for several together.
         let (slot_bytes, depth) = [(64, 2), (128, 4), (64, 2), (8, 8), (8, 8), (8, 8)][launch];
         Knobs {
             primitive: Some(self.primitive),
@@ -90,7 +90,7 @@ impl Form {
         runs: bool,
     ) -> Result<Option<Traced>, RunError> {
         let (len, _) = self.lens(link.world_size(), blocks);
-        // Nothing is sent twice.
+        // No number is sent twice.
         let seed = link.rank().index() * 10_007 + launch * 5009;
         let inp = Tensor::from_fn(len, |i| (seed + i * 7) as f32 * 0.37);
         let (config, root) = (self.config(blocks, launch), Rank::new(0));
@@ -124,7 +124,7 @@ const LAUNCHES: usize = 6;
 /// The outputs by rank, then by launch.
 type Outputs = Vec<Vec<Vec<u8>>>;
 
-/// What is computed with every seed, of one plan that is checked once.
+/// Run with every seed. The plan is always the same, so it is checked once.
 fn checked(form: Form, ranks: usize, blocks: usize, seeds: &[Option<u64>]) -> Vec<Outputs> {
     let (links, mut plan) = (Rehearsal::small(ranks, 2 * blocks).ranks(), Plan::new(ranks as u32));
     let (_, len) = form.lens(ranks, blocks);
@@ -186,8 +186,8 @@ fn the_checker_and_the_cpu_engine_compute_the_same_bytes_for_every_collective() 
     }
 }
 
-/// In place with hooks, which read only the position that they write: a result may only be stored where its input was
-/// read before.
+/// In place with hooks, which read only the position that they write. A result may be stored only where its input has
+/// been read.
 #[test]
 fn reductions_in_place_with_hooks_are_free_of_races() {
     let reductions = forms().into_iter().filter(|form| matches!(form.kind, Kind::ReduceScatter | Kind::AllReduce));

@@ -7,13 +7,13 @@ use tilewire::ir::Access;
 use tilewire::tensor::bytes_of;
 use tilewire::{Memory, Tensor, kernel};
 
-/// What lies between a sender and a receiver.
+/// The memory between a sender and a receiver.
 struct Way {
     input: Tensor<f32>,
     output: Tensor<f32>,
-    /// The output may be overwritten.
+    /// The word by which the receiver permits writes to its output.
     ready: Word,
-    /// It has been.
+    /// The word by which the sender says that it has written.
     done: Word,
 }
 
@@ -28,7 +28,8 @@ impl Way {
     }
 }
 
-/// Three launches of two ranks; `stream` gives what a rank does with what it sends and what it receives.
+/// Three launches of two ranks. `stream` returns the stream of a rank, from the memory for what it sends and for what
+/// it receives.
 fn exchange(ways: &[Way; 2], stream: impl Fn(usize, &Way, &Way) -> CopyStream) -> Plan {
     let mut plan = Plan::new(2);
     for _ in 0..3 {
@@ -40,7 +41,7 @@ fn exchange(ways: &[Way; 2], stream: impl Fn(usize, &Way, &Way) -> CopyStream) -
     plan
 }
 
-/// Permits, waits for the permission, copies, says so, and waits for the other copy.
+/// The stream permits, waits for the permission, copies, says so, and waits for the other copy.
 fn right(_: usize, out: &Way, inn: &Way) -> CopyStream {
     CopyStream::new()
         .write(&inn.ready, 1)
@@ -80,7 +81,7 @@ fn a_copy_without_permission_overwrites_what_the_host_reads() {
     let copy = line!() + 4;
     let report = verify(&exchange(&Way::pair(), |_, out, inn| {
         CopyStream::new()
-            // No wait for `ready`.
+            // The wait for `ready` is missing.
             .copy(out.output.memory(), out.input.memory())
             .write(&out.done, 1)
             .wait(&inn.done, 1)
@@ -88,7 +89,7 @@ fn a_copy_without_permission_overwrites_what_the_host_reads() {
     }));
     let fault = expect(&report, "race", &[copy]).to_string();
     assert!(fault.contains("(the copy engine)") && fault.contains("(the host)"), "{fault}");
-    // A host reads what is copied, or the word is set again before it is taken: either way the same line is missing.
+    // The host reads copied bytes, or the word is set again before it is taken. In both cases the same line is missing.
     assert!(!report.is_decided(), "{report}");
 }
 
@@ -150,7 +151,7 @@ fn a_word_that_is_not_set_back_is_found_though_one_launch_is_right() {
             .write(&out.done, 1)
             .wait(&inn.done, 1)
     };
-    // Launched once: only the word itself tells.
+    // One launch: only the word itself shows the mistake.
     let ways = Way::pair();
     let mut once = Plan::new(2);
     once.launch_streams(&[stream(0, &ways[0], &ways[1]), stream(1, &ways[1], &ways[0])]);
@@ -159,14 +160,14 @@ fn a_word_that_is_not_set_back_is_found_though_one_launch_is_right() {
     }
     let report = verify(&once);
     expect(&report, "not-reset", &[done]);
-    // Launched again: the second launch takes the word of the first for its own.
+    // Two launches: the second one takes the word of the first for its own.
     let report = verify(&exchange(&Way::pair(), stream));
     assert!(kinds(&report).contains(&"race"), "{report}");
 }
 
 #[test]
 fn a_pulse_can_be_missed_and_only_some_schedules_show_it() {
-    // A wait is for a value that *is* there: who writes 1 and then 0 by itself may do so before anybody looks.
+    // A wait is for the value that the word has now. A writer of 1 and then 0 may do both before anybody looks.
     let (way, taken) = (Way::new("0 to 1"), Word::new("taken"));
     let mut plan = Plan::new(2);
     let wait = line!() + 3;
@@ -177,7 +178,7 @@ fn a_pulse_can_be_missed_and_only_some_schedules_show_it() {
     plan.host_writes(0, way.input.memory());
     let report = verify(&plan);
     expect(&report, "deadlock", &[wait]);
-    // The other order is fine, and only running both shows the difference.
+    // The other order is correct. Only running both orders shows the difference.
     let lucky = (1..100).any(|seed| plan.run(&Settings::default(), Some(seed)).is_ok());
     assert!(lucky, "no schedule of a hundred gets through");
 }
@@ -196,7 +197,7 @@ fn two_engines_that_set_one_word_are_two_writers() {
 
 #[test]
 fn a_kernel_that_reads_beside_the_copy_races_with_it() {
-    // The launch has a kernel and a stream; nothing orders them.
+    // The launch has a kernel and a stream, and nothing orders them.
     let (way, sum) = (Way::new("0 to 1"), Tensor::<f32>::zeros(1));
     let one = std::slice::from_ref::<Memory>;
     let load = line!() + 3;

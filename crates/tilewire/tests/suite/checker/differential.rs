@@ -1,4 +1,4 @@
-//! The checker's executor and the CPU engine compute the same bytes: what is checked is what runs.
+//! The checker's executor and the CPU engine compute the same bytes, so the checked program is the one that runs.
 
 use std::time::Duration;
 use tilewire::check::{Plan, Settings};
@@ -18,8 +18,8 @@ struct Shift {
 }
 
 impl Shift {
-    /// Launches by one primitive: other lengths each time, for staged other slots as well, for packets so many that
-    /// places come round.
+    /// Launches by one primitive, with another length each time. Staged launches also change their slots. There are
+    /// enough launches of packets to reuse places.
     fn sequence(way: Primitive, blocks: usize) -> Vec<Shift> {
         match way {
             Primitive::Staged | Primitive::Bulk => [(128, 4, 400), (256, 8, 391), (128, 2, 7), (128, 4, 400)]
@@ -43,19 +43,19 @@ impl Shift {
         }
     }
 
-    /// What a rank sends in a launch: nothing twice.
+    /// The numbers that a rank sends in a launch. No number is sent twice.
     fn input(&self, rank: Rank, launch: usize) -> Tensor<f32> {
         Tensor::from_fn(self.len, |i| (rank.number() as usize * 100_003 + launch * 5009 + i * 7) as f32 * 0.37)
     }
 
-    /// What arrives, without the framework.
+    /// The expected result, computed without the framework.
     fn expected(&self, from: Rank, launch: usize) -> Vec<u8> {
         let sent = self.input(from, launch).to_vec();
         let consumed = |x: f32| if self.way == Primitive::Direct { x } else { x - 1.5 };
         sent.iter().flat_map(|x| consumed(x * 0.3 + 2.0).to_le_bytes()).collect()
     }
 
-    /// Both hooks; a window takes no consume hook, so `direct` has one.
+    /// Both hooks. With a window there is no consume hook, so `direct` has one hook.
     fn trace(&self, link: &RehearsalRank, launch: usize, blocks: usize, outs: &[Memory]) -> Result<Traced, RunError> {
         let ((to, from), me) = (link.neighbours(), link.rank());
         let x = self.input(me, launch);
@@ -86,7 +86,7 @@ impl Shift {
 /// The outputs by launch, then by rank.
 type Outputs = Vec<Vec<Vec<u8>>>;
 
-/// What is computed with every seed. The plan is the same one, and its check knows no seed: it is checked once.
+/// Run with every seed. The plan is always the same, and its check depends on no seed, so it is checked once.
 fn checked(shifts: &[Shift], ranks: usize, blocks: usize, seeds: &[Option<u64>]) -> Vec<Outputs> {
     let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
     let mut outs: Vec<Vec<Memory>> = Vec::new();

@@ -1,5 +1,5 @@
-//! Values that hosts put into tensors and must find in them, settings of a rehearsal, and the user's line beside the
-//! library's.
+//! Values that hosts put into tensors and must find in them, settings of a rehearsal, and reports with the user's line
+//! beside the library's.
 
 use crate::checker::{clean, expect, kinds};
 use tilewire::check::{Fault, Settings, Values};
@@ -17,7 +17,7 @@ fn sent(rank: usize, launch: usize) -> Vec<f32> {
     (0..LEN).map(|i| (1000 * launch + 100 * rank + i) as f32).collect()
 }
 
-/// A ring shift of three launches, with what is expected of an element `i` that arrives as `x`.
+/// A ring shift of three launches, with the expected value of an element `i` that arrives as `x`.
 fn shifted(hook: fn(f32) -> f32) -> tilewire::check::Report {
     let (x, y) = (tensors(3), tensors(3));
     let mut plan = Rehearsal::small(3, 1)
@@ -67,7 +67,7 @@ fn elements_that_nobody_wrote_are_named() {
     let mut plan = Rehearsal::small(2, 1)
         .plan(2, |link, _| {
             let rank = link.number() as usize;
-            // Of every chunk the last element stays as it is.
+            // The last element of every chunk stays as it is.
             all_to_all(link, &y[rank], &x[rank]).consume(|c, v| c.output.store_if(c.pos().lt(19), c.pos(), v)).trace()
         })
         .unwrap();
@@ -99,7 +99,7 @@ fn the_role_is_named_beside_the_line_of_a_schedule() {
         let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
         let (to, from) = link.neighbours();
         let staged = |len| Staged::<f32>::new(link, len).tile(16).depth(2);
-        // The receiver expects one tile more than comes.
+        // The receiver expects one tile more than arrives.
         let (to, from) = (staged(64).with(to)?, staged(80).with(from)?);
         Ok::<_, RunError>(kernel("ring", |k| {
             let (x, y) = (k.input(&x), k.output(&y));

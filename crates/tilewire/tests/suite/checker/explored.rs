@@ -1,4 +1,4 @@
-//! Outside of the monotone fragment: the schedules that are run show what all interleavings show, and are fewer.
+//! Outside of the monotone fragment, the schedules that are run show the same as all interleavings, and are fewer.
 
 use crate::checker::brute::{Features, MOST_STATES, Reads, all_interleavings, program};
 use crate::checker::litmus::Shared;
@@ -6,7 +6,7 @@ use crate::checker::{check_with, kinds, plan};
 use tilewire::check::{Certainty, Report, Settings};
 use tilewire_testkit::random::Random;
 
-/// Programs that have more schedules without reduction are left out.
+/// Programs that have more schedules than this without reduction are left out.
 const ALL: u64 = 3000;
 
 fn explored(kernels: &[tilewire::Traced], reduces: bool) -> Report {
@@ -25,7 +25,7 @@ struct Count {
     reduced: u64,
 }
 
-/// What is run with reduction says what is run without; that both say what all interleavings say is shown in `brute`.
+/// Runs with reduction report the same as runs without. `brute` shows that both report the same as all interleavings.
 fn compare(features: Features, seeds: std::ops::Range<u64>) -> Count {
     let mut count = Count::default();
     for seed in seeds {
@@ -38,7 +38,7 @@ fn compare(features: Features, seeds: std::ops::Range<u64>) -> Count {
         }
         count.programs += 1;
         let full = explored(&kernels, false);
-        // All interleavings were run; whether memory allows more is said apart.
+        // All interleavings were run. The report says separately whether weaker memory allows more.
         let exhausted = |report: &Report| report.schedules < ALL;
         if full.is_clean() && !exhausted(&full) {
             count.too_many += 1;
@@ -75,7 +75,7 @@ fn programs_with_atomics_are_judged_as_without_reduction() {
     assert!(count.clean > 10 && count.reduced * 10 < count.full, "{count:?}");
 }
 
-/// A bug that one order of eight shows: three tests must all fail, then the data is read too early.
+/// A bug that one order of eight shows: if three tests all fail, the data is read too early.
 fn narrow() -> Vec<tilewire::Traced> {
     let s = Shared::new();
     let send = s.rank(|r, bytes, slots, _| {

@@ -1,4 +1,4 @@
-//! Signals that a launch leaves behind: the next one takes them for its own.
+//! Signals that a launch leaves behind, and that the next launch takes for its own.
 
 use crate::checker::litmus::Shared;
 use crate::checker::{check, check_with, clean, expect, kinds};
@@ -22,8 +22,8 @@ fn data_that_nobody_takes_is_left_over() {
     expect(&check(&[vec![send, receive]]), "leftover", &[last]);
 }
 
-/// One launch of a sender and a receiver through a slot for every step: the steps that the one sends and the other
-/// takes.
+/// One launch of a sender and a receiver with one slot for every step: the steps that the sender sends and that the
+/// receiver takes.
 fn launch(s: &Shared, sends: std::ops::Range<i64>, takes: std::ops::Range<i64>) -> (Vec<Traced>, u32) {
     let signal = line!() + 4;
     let send = s.rank(|r, bytes, slots, _| {
@@ -43,8 +43,8 @@ fn launch(s: &Shared, sends: std::ops::Range<i64>, takes: std::ops::Range<i64>) 
 
 #[test]
 fn a_launch_takes_what_the_one_before_it_left() {
-    // One sends more than the other takes, then less: in the end every signal was waited for, but launch 1 got a step
-    // of launch 0.
+    // One launch sends more steps than are taken, and the next one fewer. In the end every signal was waited for, but
+    // launch 1 got a step of launch 0.
     let s = Shared::new();
     let ((first, signal), (second, _)) = (launch(&s, 0..2, 0..1), launch(&s, 2..3, 1..3));
     let launches = [first, second];
@@ -54,13 +54,13 @@ fn a_launch_takes_what_the_one_before_it_left() {
     let fault = expect(&report, "leftover", &[signal]);
     assert!(matches!(fault, Fault::Leftover { value: 2, waited: 1, signal, .. } if signal.launch == 0), "{fault}");
     assert!(fault.to_string().contains("is 2 at the end of launch 0 and nobody waited for more than 1"), "{fault}");
-    // Who means it says so.
+    // A program that intends this says so.
     clean(&check_with(&launches, &Settings { across_launches: true, ..Settings::default() }));
 }
 
 #[test]
 fn what_is_left_is_told_with_the_deadlock_it_leads_to() {
-    // The receiver of the second launch begins with what the first one left, and waits for one more than there is.
+    // The receiver of the second launch begins with the leftovers of the first, and waits for one more than there is.
     let s = Shared::new();
     let (first, signal) = launch(&s, 0..2, 0..1);
     let (second, _) = launch(&s, 2..3, 1..4);
@@ -71,8 +71,7 @@ fn what_is_left_is_told_with_the_deadlock_it_leads_to() {
 
 #[test]
 fn a_receiver_that_is_one_message_behind_takes_old_packets() {
-    // Every get finds the flag it asks for, and is ordered: only that a packet is taken a launch too late shows the
-    // mistake.
+    // Every get finds the flag that it asks for, and is ordered. Only the launch, one too late, shows the mistake.
     for behind in [0, 1] {
         let s = Shared::new();
         let put = line!() + 3;
@@ -108,7 +107,7 @@ fn launches_that_end_even_leave_nothing() {
 
 #[test]
 fn credits_are_kept_across_launches() {
-    // The credit of launch 0 is asked for in launch 1, that of launch 1 by nobody.
+    // The credit of launch 0 is asked for in launch 1, and that of launch 1 never.
     let s = Shared::new();
     let launch = |n: i64| {
         let send = s.rank(move |r, bytes, slots, _| {

@@ -1,11 +1,12 @@
-//! A staged pipeline between ranks, written out: TAIL and HEAD per slot, counters kept in memory across launches.
+//! A staged pipeline between ranks, written by hand: TAIL and HEAD for each slot, and counters in memory that survive
+//! launches.
 
 use crate::checker::{check, clean};
 use tilewire::hook::Value;
 use tilewire::ir::Access;
 use tilewire::{Memory, Tensor, Traced, kernel};
 
-/// What lies between a sender and its receiver.
+/// The memory between a sender and its receiver.
 #[derive(Clone)]
 pub struct Link {
     pub staging: Memory,
@@ -27,7 +28,7 @@ impl Link {
         }
     }
 
-    /// A ring: link `r` goes from rank `r` to the next.
+    /// A ring. Link `r` goes from rank `r` to the next one.
     pub fn ring(ranks: usize, bytes: usize) -> Vec<Link> {
         (0..ranks).map(|_| Link::new(bytes)).collect()
     }
@@ -51,12 +52,12 @@ impl Shape {
     }
 }
 
-/// Slots of a block, whatever the depth.
+/// The number of slots of a block, for any depth.
 pub const SLOTS: i64 = 8;
 /// Bytes of staging of a block.
 pub const BLOCK: usize = 4096;
 
-/// One rank of a ring: sends its input to the next rank and stores what the one before sends.
+/// The kernel of one rank of a ring: it sends its input to the next rank and stores the data of the previous one.
 pub fn ring_rank(links: &[Link], rank: usize, shape: Shape, slot_bytes: usize) -> Traced {
     let (to, from) = (&links[rank], &links[(rank + links.len() - 1) % links.len()]);
     let (x, y) = (Tensor::<f32>::zeros(shape.elements()), Tensor::<f32>::zeros(shape.elements()));
@@ -129,7 +130,8 @@ fn a_staged_ring_is_clean_whatever_its_shape() {
 
 #[test]
 fn a_change_of_slot_size_without_a_drain_is_a_race() {
-    // The same depth, other tiles: slot s of the new launch lies over what the receiver may still read.
+    // The depth stays, the tiles change: slot s of the new launch lies over bytes that the receiver may still be
+    // reading.
     let links = Link::ring(2, BLOCK);
     let small = Shape::SMALL;
     let deep = Shape { depth: 3, ..small };

@@ -45,7 +45,7 @@ fn kinds(report: &Report) -> Vec<&'static str> {
     report.faults.iter().map(|found| found.fault.kind()).collect()
 }
 
-/// The fault of this kind; its lines must be exactly those (of this test's sources).
+/// Asserts that there is a fault of this kind, with exactly these lines of this test's sources.
 #[track_caller]
 fn expect<'r>(report: &'r Report, kind: &str, lines: &[u32]) -> &'r Fault {
     let of_kind = |fault: &&Fault| fault.kind() == kind;

@@ -1,12 +1,12 @@
-//! Mutations of pipelines as somebody would write them by hand, of bulk copies through one slot and of posts through
-//! two: every one that applies is caught. (Those of the schedules that ship are in `shipped.rs`.)
+//! Mutations of pipelines written by hand, of bulk copies through one slot and of posts through two slots. Every
+//! mutation that applies is caught. (`shipped.rs` has those of the shipped schedules.)
 
 use crate::checker::{clean, plan};
 use tilewire::check::{Mutation, Plan, Settings};
 use tilewire::ir::BulkDone;
 use tilewire::{Memory, Tensor, Traced, kernel};
 
-/// Two ranks: tiles go from scratch to staging and from staging to scratch by bulk copies, through one slot.
+/// Two ranks. Bulk copies move tiles from scratch to staging and from staging to scratch, through one slot.
 fn bulk_pair() -> Vec<Traced> {
     let (staging, slots) = ([Memory::zeroed(64)], [Memory::zeroed(256)]);
     let (x, y) = (Tensor::<u8>::zeros(256), Tensor::<u8>::zeros(256));
@@ -86,7 +86,7 @@ fn posted_pair(delivers: bool) -> Plan {
     plan
 }
 
-/// The mutations that apply, every one of them caught at lines of this file.
+/// The mutations that apply. Every one is caught at lines of this file.
 fn caught(plan: &Plan) -> Vec<Mutation> {
     clean(&plan.verify(&Settings::default()));
     let mut seen = Vec::new();
@@ -135,7 +135,7 @@ pub const OF_POSTS: [Mutation; 8] = [
     Mutation::UnheldNotice,
 ];
 
-/// A role delivers twice for one slot, and overwrites what it delivered after a flush.
+/// A role delivers twice for one slot, and after a flush overwrites the bytes that it delivered.
 fn twice_and_flushed() -> Plan {
     let [ring, source, inbox] = [64, 16, 16].map(Memory::zeroed);
     let slots = [Memory::zeroed(4 * 128), Memory::zeroed(4 * 128)];

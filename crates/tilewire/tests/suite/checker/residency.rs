@@ -1,4 +1,4 @@
-//! Whether all blocks of all ranks are on a device at once, with the numbers of an H200.
+//! Checks that all blocks of all ranks are on a device simultaneously, with the numbers of an H200.
 
 use crate::checker::{check_with, clean, kinds};
 use tilewire::check::{
@@ -52,7 +52,7 @@ fn all_ranks_of_a_device_count() {
     assert!(co_resident(&H200, u32::MAX, u32::MAX, full).is_err());
 }
 
-/// So many blocks of two roles, one of them with two copies and scratch.
+/// This many blocks of two roles. One role has two copies and scratch.
 fn blocks(blocks: u32) -> Traced {
     let out = Tensor::<f32>::zeros(blocks as usize * 2);
     let traced = kernel("many blocks", |k| {
@@ -70,14 +70,14 @@ fn blocks(blocks: u32) -> Traced {
 
 #[test]
 fn what_a_kernel_needs_is_read_off_its_roles() {
-    // 4 + 2 · 8 warps; 4000 bytes of scratch, on lines, for each of two copies.
+    // 4 + 2 · 8 warps, and 4000 bytes of scratch, rounded to lines, for each of two copies.
     assert_eq!(BlockNeeds::of(&blocks(1).kernel, 40), needs(640, 40, 2 * 4096));
 }
 
 #[test]
 fn a_launch_that_the_device_cannot_hold_is_a_fault_of_the_plan() {
     let settings = Settings { device: Some(Residence { limits: H200, registers: 32 }), ..Settings::default() };
-    // Three of 640 threads on each of 132 multiprocessors: 396, of both ranks together.
+    // Three blocks of 640 threads fit on each of 132 multiprocessors: 396 blocks of both ranks together.
     clean(&check_with(&[vec![blocks(198), blocks(198)]], &settings));
     let report = check_with(&[vec![blocks(1), blocks(1)], vec![blocks(198), blocks(199)]], &settings);
     assert_eq!(kinds(&report), ["not-resident"], "{report}");

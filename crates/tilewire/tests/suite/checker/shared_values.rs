@@ -1,5 +1,5 @@
-//! Rings of a payload and a value that its neighbours share: it lies in a slot once for them, and whoever forgets that
-//! writes into the next slot.
+//! Rings of a payload and a value that neighbours share. A slot holds the value once. Code that forgets this writes
+//! into the next slot.
 
 use crate::checker::{clean, kinds};
 use tilewire::check::Report;
@@ -11,12 +11,12 @@ use tilewire::transport::Protocol;
 use tilewire::{RunError, Tensor, Traced, kernel};
 use tilewire_testkit::shipped::shipped;
 
-/// Neighbours that share a scale, and elements of a tile.
+/// The number of neighbours that share a scale, and of elements of a tile.
 const SHARERS: usize = 32;
-/// What a tile needs where they do: 32 bytes and one scale, each from a multiple of 64 on.
+/// The bytes of a tile: 32 bytes and one scale, each from a multiple of 64 on.
 const SLOT: usize = 128;
 
-/// What `all_gather` launches round a ring, with a packing of one's own.
+/// The kernel that `all_gather` launches round a ring, with a given packing.
 fn gather(link: &RehearsalRank, depth: usize, packing: Packing) -> Result<Traced, RunError> {
     let (ranks, len) = (link.world_size(), 4 * SHARERS - 3);
     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(ranks * len));
@@ -62,7 +62,7 @@ fn a_scale_that_lies_once_for_its_group_stays_in_its_slot() {
     }
 }
 
-/// Also among more ranks than a block's staging has twice as many slots for.
+/// Also among so many ranks that a block's staging has fewer slots than two for each.
 #[test]
 fn such_a_ring_is_among_what_ships() {
     for ranks in [2, 3, 9] {

@@ -1,5 +1,5 @@
-//! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines
-//! that are the right ones.
+//! Every shipped schedule is clean and decided in all small worlds, and every mutation of every schedule is caught at
+//! the right lines.
 
 use crate::checker::clean;
 use crate::checker::mutations::OF_POSTS;
@@ -10,7 +10,7 @@ use tilewire::rehearsal::Rehearsal;
 use tilewire::{Tensor, all_gather, all_to_all};
 use tilewire_testkit::shipped::{posted, shipped};
 
-/// All copies of a role, and the one that the CPU engine runs.
+/// Checks with all copies of a role, and with the one that the CPU engine runs.
 fn all_clean(ranks: usize, blocks: usize) {
     let (mut copied, mut cases) = (0, 0);
     // In larger worlds, too.
@@ -21,7 +21,7 @@ fn all_clean(ranks: usize, blocks: usize) {
         assert!(plan.launches() >= 3, "launched too seldom");
         let report = plan.verify(&settings);
         clean(&report);
-        // Most have one copy of every role anyway: that would be the same run again.
+        // Most plans have one copy of every role anyway. A second run would be the same.
         assert_eq!(report.schedules, if plan.most_copies() > 1 { 2 } else { 1 });
         (copied, cases) = (copied + u32::from(plan.most_copies() > 1), cases + 1);
     }
@@ -30,7 +30,7 @@ fn all_clean(ranks: usize, blocks: usize) {
     assert_eq!(cases, CASES, "a case was added or lost: say so here");
 }
 
-/// Schedules that ship, all of them decided.
+/// The number of shipped schedules, all of them decided.
 const CASES: u32 = 82;
 
 #[test]
@@ -40,7 +40,7 @@ fn every_schedule_is_clean_and_decided() {
     }
 }
 
-/// What travels by posts, among far peers and among near and far ones.
+/// Everything that travels by posts, among far peers and among near and far ones.
 #[test]
 fn every_posted_schedule_is_clean_and_decided() {
     for (ranks, blocks) in [(2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (5, 1)] {
@@ -55,13 +55,13 @@ fn every_posted_schedule_is_clean_and_decided() {
     }
 }
 
-/// A schedule that is added gets such cases by itself, or says in `posted.rs` why not.
+/// A new schedule gets such cases automatically, or `posted.rs` says why not.
 #[test]
 fn every_schedule_has_a_posted_and_a_mixed_case() {
     let posted: Vec<(&str, String)> = posted(3, 1).into_iter().map(|case| (case.collective, case.name)).collect();
     let mut without = Vec::new();
     for case in shipped(3, 1) {
-        // What goes into windows has two: in place, and through an outbox.
+        // Schedules into windows have two cases: in place, and through an outbox.
         let names = [case.name.clone(), format!("{} in place", case.name), format!("{}, in place", case.name)];
         let is_there =
             |links: &str| names.iter().any(|name| posted.contains(&(case.collective, format!("{name}, {links}"))));
@@ -70,7 +70,7 @@ fn every_schedule_has_a_posted_and_a_mixed_case() {
         }
     }
     let must = [
-        // Far peers take no packets, nor map windows: these are refused, or have no flags.
+        // Far peers take no packets and map no windows. These schedules are refused, or have no flags.
         "sendrecv packet, last flags",
         "all_reduce one-shot",
         "all_reduce one-shot, in one pass",
@@ -82,8 +82,8 @@ fn every_schedule_has_a_posted_and_a_mixed_case() {
 }
 
 /// Everything that posts carry between two ranks. With more blocks or ranks: `direct` into windows of far peers,
-/// through outboxes and from inputs, a staged schedule, and those by hand. `tilewire check all --mutate all` has the
-/// others.
+/// through outboxes and from inputs, a staged schedule, and the ones written by hand. `tilewire check all --mutate all`
+/// has the others.
 #[test]
 fn mutations_of_posted_schedules_are_caught() {
     let (mut missed, mut seen) = (Vec::new(), Vec::new());
@@ -113,11 +113,11 @@ fn mutations_of_posted_schedules_are_caught() {
     }
 }
 
-/// Schedules that posts carry, and those in two levels of each arrangement of domains.
+/// The number of schedules that posts carry, and of those in two levels for each arrangement of domains.
 const POSTED: usize = 89;
 const TWO_LEVEL: usize = 6;
 
-/// Two domains of three ranks, and relays with several chunks to pass on in one lane.
+/// Two domains of three ranks. Each relay passes on several chunks in one lane.
 #[test]
 fn two_levels_of_six_and_seven_ranks_are_clean_and_decided() {
     for (ranks, blocks) in [(6, 1), (7, 2)] {
@@ -181,8 +181,8 @@ fn every_mutation_of_every_schedule_is_caught() {
     }
 }
 
-/// Larger worlds, a few schedules: rings, trees and all-to-all, of odd and even worlds.
-/// `tilewire check all --ranks N --mutate all` runs them all.
+/// Larger worlds with a few schedules: rings, trees and all-to-all, of odd and even numbers of ranks. `tilewire check
+/// all --ranks N --mutate all` runs all of them.
 #[test]
 fn mutations_of_five_and_of_eight_ranks_are_caught() {
     let (mut made, mut missed) = (0, Vec::new());
@@ -203,13 +203,13 @@ fn mutations_of_five_and_of_eight_ranks_are_caught() {
     assert!(made > 50 && missed.is_empty(), "{made} made, not caught:\n{}", missed.join("\n"));
 }
 
-/// Source files of this crate.
+/// The source files of this crate.
 #[derive(Default)]
 struct Sources(HashMap<&'static str, String>);
 
 impl Sources {
-    /// Whether an event's op is what its source line says. Hosts have no line. A schedule's own signals and waits stand
-    /// at the line that runs a step of it, or where it is one step at the line that calls it.
+    /// True if an event's op is the one that its source line names. Hosts have no line. A schedule's signals and waits
+    /// have the line that runs a step of it, or, if it has one step only, the line that calls it.
     fn says(&mut self, event: &Event) -> bool {
         let Some(at) = &event.at else { return event.party == Some("the host") };
         let text = self.0.entry(at.file).or_insert_with(|| {
@@ -217,7 +217,7 @@ impl Sources {
             std::fs::read_to_string(root.join(at.file)).unwrap_or_else(|error| panic!("{}: {error}", at.file))
         });
         let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
-        // Most specific first: a credit is a signal, a packet is put.
+        // The most specific come first: a credit is a signal, and a packet is put.
         let words: [(&str, &[&str]); 12] = [
             ("signal_credit", &["credit(", "emptied(", "pipeline.step(", "receive.step("]),
             ("signal", &["signal(", "filled", "pipeline.step", "send.step", "send_direct", "recv_direct"]),
@@ -228,7 +228,7 @@ impl Sources {
             ("atomic_add", &["atomic_add("]),
             ("put", &["put(", "put_any(", "put_in(", "packet_clear("]),
             ("get", &["get(", "get_any(", "get_in("]),
-            // A hook that was not given stands at the line of the call.
+            // A hook that was not given has the line of the call.
             ("load", &["load(", "reduce_scatter(", "all_reduce("]),
             ("store", &["store(", "all_to_all("]),
             ("each", &["each"]),
@@ -238,7 +238,7 @@ impl Sources {
     }
 }
 
-/// On any processor: the own chunk has no role, and is stored in the pass that sends.
+/// On any processor. The own chunk has no role, and is stored in the pass that sends.
 #[test]
 fn what_is_kept_while_it_is_sent_has_no_role_of_its_own() {
     let (ranks, one) = (3, 41);

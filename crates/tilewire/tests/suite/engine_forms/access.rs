@@ -1,4 +1,4 @@
-//! How elements come from memory and go back: pointers, gathers, masks, strides, broadcasts, indices as data.
+//! How elements are loaded and stored: pointers, gathers, masks, strides, broadcasts, indices from data.
 
 use crate::engine_forms::{Bench, SIZES, agree, assert_forms, form};
 use tilewire::hook::Traced;
@@ -124,7 +124,7 @@ fn a_masked_access_touches_only_what_its_mask_allows() {
         kernel("masked", |k| {
             let (x, y) = (k.input(&x), k.output(&y));
             k.main(|r| {
-                // Beyond both ends of the tensors on purpose.
+                // Intentionally beyond both ends of the tensors.
                 r.each(r.scalar(&len) + 20, |i| {
                     let inside = i.ge(5).and((i - 5).lt(&len));
                     let z = x.load_if(inside, i - 5, T::from_bits(1));

@@ -1,4 +1,4 @@
-//! Tensors that share memory: a load stays a pointer only where no store can change what it points at too early.
+//! Tensors that share memory. A load stays a pointer only if no store can change its bytes too early.
 
 use crate::engine_forms::{Bench, SIZES, agree, count, form};
 use tilewire::hook::Traced;
@@ -14,7 +14,7 @@ fn an_update_in_place_is_pointers_on_both_sides() {
         })
         .expect("traces")
     });
-    // The same bytes by two names.
+    // The same bytes under two names.
     form(&["Bind "], &["CopyOut", "LoadTile"], |bench, n| {
         let (x, len) = (bench.numbers(n), Scalar::new(n as i64));
         let same = x.slice(0..n);
@@ -64,8 +64,8 @@ fn two_tensors_may_be_exchanged_element_by_element() {
     }
 }
 
-/// `y[i] = f(x[i], …)` where x and y are `shift` elements apart in one memory, without a race: a strip of even elements
-/// is read, odd ones are written.
+/// `y[i] = f(x[i], …)`, where x and y are `shift` elements apart in one memory, without a race: a strip reads even
+/// elements and writes odd ones.
 fn interleaved(bench: &Bench, n: usize, shift: usize) -> Traced {
     let both = bench.numbers(2 * n + shift);
     let (x, y) = (both.slice(0..2 * n), both.slice(shift..2 * n + shift));
@@ -101,8 +101,7 @@ fn halves_of_one_tensor_under_two_names_are_recognised_as_apart() {
 
 #[test]
 fn a_shifted_overlap_is_read_before_it_is_written_by_the_same_each() {
-    // Element i reads x[i] and writes x[i + n]: through names that overlap, so that only the indices tell it is no
-    // race.
+    // Element i reads x[i] and writes x[i + n], through names that overlap. Only the indices show that this is no race.
     for n in SIZES {
         for shift in [1, 2, 5] {
             agree(|bench| {
@@ -115,7 +114,7 @@ fn a_shifted_overlap_is_read_before_it_is_written_by_the_same_each() {
                         r.each(&len, |i| {
                             let a = x.load(i);
                             y.store(i + n as i64, a * 2.0);
-                            // Reads what it wrote, by the first name of the second half.
+                            // It reads what it wrote, through the first name of the second half.
                             y.store(i + n as i64, y.load(i + n as i64) + a);
                         });
                     });
@@ -170,7 +169,7 @@ fn a_value_stored_twice_is_computed_once() {
 
 #[test]
 fn a_destination_that_is_read_in_between_is_written_at_the_store() {
-    // y is read between the value's definition and its store: the store may not happen early.
+    // y is read between the value's definition and its store, so the store must not happen early.
     form(&["CopyOut(4)"], &[], |bench, n| {
         let (x, y, z) = (bench.numbers(n), bench.numbers(n), bench.output::<f32>(n));
         let len = Scalar::new(n as i64);

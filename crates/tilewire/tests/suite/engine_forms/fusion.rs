@@ -35,7 +35,7 @@ fn every_widening<T: Number>() {
         let fused = format!("LBinaryWiden({name}, {:?})", T::TYPE);
         form(&[&fused], &["LCast", "LBinary("], |bench, n| widened::<T>(bench, n, op));
     }
-    // The narrow value on the left of what does not commute is widened first.
+    // If the op does not commute, a narrow value on its left is widened first.
     let plain = format!("LCast({:?}, F32)", T::TYPE);
     form(&[&plain, "LBinary(Sub"], &["LBinaryWiden"], |bench, n| widened::<T>(bench, n, |a, b| b - a));
 }
@@ -81,7 +81,7 @@ fn an_accumulation_in_place_widens_what_it_adds() {
     });
 }
 
-/// What the data of a narrowing looks like: the engine hopes for no NaN and does its work again where there was one.
+/// The kind of data that is narrowed. The engine assumes that there is no NaN, and repeats its work if there was one.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     Numbers,
@@ -146,7 +146,7 @@ fn every_narrowing<T: Element>() {
         ] {
             let fused = format!("LBinaryNarrow({name}, {:?}, {kind})", T::TYPE);
             for (turn, &second) in seconds.iter().enumerate() {
-                // Every look at a strip and more; one at the other sizes.
+                // Compares all values within a strip and a little more, and one value at the other sizes.
                 for n in SIZES {
                     let looks = if n == 100 || n == 4097 { &looks[..] } else { &looks[turn % 3..][..1] };
                     for &look in looks {

@@ -1,4 +1,4 @@
-//! Values shared by groups of neighbours: reductions, scales, and what the first element of a group stores.
+//! Values that groups of neighbours share: reductions, scales, and the stores of a group's first element.
 
 use crate::engine_forms::{Bench, SIZES, agree, assert_forms, form};
 use tilewire::hook::{Traced, Value};
@@ -7,7 +7,7 @@ use tilewire::{Bf16, F8E4M3, Scalar, kernel};
 
 const GROUPS: [u32; 6] = [1, 2, 7, 31, 128, 130];
 
-/// Largest magnitude of each group, stored by its first element; groups of nothing but NaN, of zeros, of infinities.
+/// The largest magnitude of each group, stored by its first element. Some groups hold only NaNs, zeros or infinities.
 fn largest(bench: &Bench, n: usize, size: u32) -> Traced {
     let groups = n.div_ceil(size as usize);
     let x = bench.trouble::<f32>(n);
@@ -38,7 +38,7 @@ fn largest(bench: &Bench, n: usize, size: u32) -> Traced {
 #[test]
 fn the_largest_magnitude_of_a_group_forgets_nans_and_signs() {
     for size in GROUPS {
-        // A group of one is its element: nothing is left of it.
+        // A group of one element is that element. No group op is left.
         let (has, lacks) = if size > 1 { ("LGroupMaxAbs(F32)", "LUnary(Abs") } else { ("LUnary(Abs", "LGroupMaxAbs") };
         form(&[has], &[lacks, "LGroup("], |bench, n| largest(bench, n, size));
     }
@@ -53,7 +53,7 @@ fn what_the_first_of_a_group_stores_is_one_copy_of_all_groups() {
 
 type Reduce<T> = for<'t> fn(Value<'t, T>, u32) -> Value<'t, T>;
 
-/// Every element gets its group's result, so a group is spread again.
+/// Every element gets its group's result, so the result is spread over the group again.
 fn reduced<T: Number>(bench: &Bench, n: usize, size: u32, reduce: Reduce<T>) -> Traced {
     let (x, y, len) = (bench.trouble::<T>(n), bench.output::<T>(n), Scalar::new(n as i64));
     kernel("reduced", |k| {

@@ -1,6 +1,6 @@
-//! For every form the lowering can choose there is a kernel whose bytecode has it, and whose result equals the
+//! For every form that the lowering can choose, there is a kernel whose bytecode has that form. Its result equals the
 //! reference evaluator's at every instruction-set level, for sizes around the lengths of vectors and strips. This file
-//! holds what the tests write kernels with and judge them by.
+//! holds the builder of kernels and the comparisons.
 
 mod access;
 mod aliasing;
@@ -24,20 +24,20 @@ use tilewire::{Memory, Tensor};
 use tilewire_testkit::programs::data;
 use tilewire_testkit::random::Random;
 
-/// Nothing, less than a vector, a vector and more, a strip and more.
+/// Nothing, less than a vector, a vector and a little more, a strip and a little more.
 pub const SIZES: [usize; 8] = [0, 1, 7, 31, 64, 100, 4097, 10_000];
 
-/// What lies around every tensor.
+/// The bytes around every tensor.
 const GUARD: u8 = 0xcc;
 const MARGIN: usize = 128;
 
-/// A memory, its parts that tensors cover, and what fills the rest.
+/// A memory, its parts that tensors cover, and the filler of the rest.
 type Whole = (Memory, Vec<Range<usize>>, u8);
 
-/// Where the tensors of one kernel lie, each with guard bytes around it.
+/// The memory of one kernel's tensors, each with guard bytes around it.
 #[derive(Default)]
 pub struct Bench {
-    /// Every allocation, the bytes of it that are tensors, and what the others are.
+    /// Every allocation, the bytes of it that belong to tensors, and the value of the others.
     whole: RefCell<Vec<Whole>>,
 }
 
@@ -51,14 +51,14 @@ impl Bench {
         let tensor = whole.slice(margin + shift..margin + shift + len);
         tensor.copy_from(&(0..len).map(f).collect::<Vec<_>>());
         let start = (margin + shift) * size_of::<T>();
-        // A bool is 1 where others have the guard's bytes.
+        // A guard byte of a bool is 1.
         let (inside, byte) = (start..start + len * size_of::<T>(), guard.to_bits() as u8);
         self.whole.borrow_mut().push((whole.memory().clone(), vec![inside], byte));
         tensor
     }
 
-    /// Columns `cols` of a matrix of `rows` rows, `stride` elements apart, for each of `cols`. Elements are
-    /// `f(group, position)`. All columns that nobody has are guards.
+    /// For each of `cols`, these columns of a matrix of `rows` rows that are `stride` elements apart. Elements are
+    /// `f(group, position)`. All other columns are guards.
     pub fn columns<T: Element>(
         &self,
         (rows, stride): (usize, usize),
@@ -90,7 +90,7 @@ impl Bench {
         self.shifted(0, len, f)
     }
 
-    /// Elements that look for trouble: NaNs, infinities, denormals, extremes.
+    /// Elements with difficult values: NaNs, infinities, denormals, extremes.
     pub fn trouble<T: Element>(&self, len: usize) -> Tensor<T> {
         let mut random = Random::new(len as u64 + 17);
         self.shifted(1, len, |_| T::from_bits(data::element(T::TYPE, &mut random)))
@@ -108,7 +108,7 @@ impl Bench {
     }
 
     /// # Panics
-    /// When a byte beside a tensor has changed.
+    /// If a byte beside a tensor has changed.
     fn check(&self, what: &str) {
         for (memory, inside, guard) in self.whole.borrow().iter() {
             let is_outside = |k: &usize| !inside.iter().any(|inside| inside.contains(k));
@@ -120,7 +120,7 @@ impl Bench {
     }
 }
 
-/// The bytes of every parameter, with one NaN for all.
+/// The bytes of every parameter, with all NaNs made equal.
 fn comparable(traced: &Traced, mut results: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8>>> {
     for (param, banks) in traced.kernel.params.values().zip(&mut results) {
         let Param::Buffer { ty, .. } = param else { continue };
@@ -146,8 +146,8 @@ fn results_of(traced: &Traced) -> Vec<Vec<Vec<u8>>> {
     banks.collect()
 }
 
-/// Runs the kernel by the evaluator and at every level by the engine, with fresh tensors each time, and compares; gives
-/// the bytecode.
+/// Runs the kernel in the evaluator, and on the engine at every level, each time with fresh tensors. Compares the
+/// results and returns the bytecode.
 #[track_caller]
 pub fn agree_from(stream_from: usize, make: impl Fn(&Bench) -> Traced) -> String {
     let traced = make(&Bench::default());
@@ -190,7 +190,7 @@ pub fn agree(make: impl Fn(&Bench) -> Traced) -> String {
     agree_from(usize::MAX, make)
 }
 
-/// The bytecode has these opcodes and lacks those.
+/// Asserts that the bytecode has the first opcodes and lacks the second.
 #[track_caller]
 pub fn assert_forms(text: &str, has: &[&str], lacks: &[&str]) {
     for word in has {
@@ -201,7 +201,8 @@ pub fn assert_forms(text: &str, has: &[&str], lacks: &[&str]) {
     }
 }
 
-/// At every size the kernel agrees with the evaluator and its bytecode has these opcodes and lacks those.
+/// Asserts at every size that the kernel agrees with the evaluator, and that its bytecode has the first opcodes and
+/// lacks the second.
 #[track_caller]
 pub fn form(has: &[&str], lacks: &[&str], make: impl Fn(&Bench, usize) -> Traced) {
     for n in SIZES {
@@ -214,7 +215,7 @@ fn opcodes(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(|line| line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start())
 }
 
-/// How often an opcode is in the bytecode.
+/// The number of times that an opcode is in the bytecode.
 pub fn count(text: &str, word: &str) -> usize {
     opcodes(text).filter(|op| op.starts_with(word)).count()
 }

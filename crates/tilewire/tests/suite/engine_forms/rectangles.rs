@@ -1,5 +1,5 @@
-//! Columns of one matrix: their bytes interleave without meeting, so each may be bound as if they were apart. Columns
-//! that do meet stay in order.
+//! Columns of one matrix. If their bytes interleave without meeting, each may be bound as if they were apart. If they
+//! meet, their order is kept.
 
 use crate::engine_forms::{Bench, SIZES, agree, agree_from, form};
 use std::ops::Range;
@@ -7,8 +7,8 @@ use tilewire::hook::Traced;
 use tilewire::ir::scalar::Number;
 use tilewire::{Bf16, F16, Tensor, kernel};
 
-/// Rows of a matrix with about `n` elements in 70 columns. Rows of less than 64 columns are moved in tiles, which are
-/// never bound.
+/// A matrix with about `n` elements in 70 columns. Rows of fewer than 64 columns are moved in tiles, which are never
+/// bound.
 fn rows(n: usize) -> usize {
     (n / 70).max(2)
 }
@@ -29,7 +29,7 @@ fn pair(bench: &Bench, n: usize, stride: usize, x: Range<usize>, y: Range<usize>
 
 #[test]
 fn interleaved_columns_are_bound_as_if_they_were_apart() {
-    // Neighbours, with a gap between them, with a gap at the end, and the output first.
+    // Neighbouring columns, columns with a gap between them, with a gap at the end, and with the output first.
     for (stride, x, y) in
         [(140, 0..70, 70..140), (240, 1..71, 100..170), (240, 30..100, 170..240), (160, 90..160, 0..70)]
     {
@@ -41,8 +41,9 @@ fn interleaved_columns_are_bound_as_if_they_were_apart() {
 
 #[test]
 fn columns_that_meet_are_not_bound() {
-    // x has columns 0..100 and y has columns `by`..: the first `by` columns are read, and stored to the columns of y
-    // that x does not have, or only partly has. No element reads what another writes, but only the indices show it.
+    // x has columns 0..100 and y has columns `by`... The kernel reads the first `by` columns, and stores them to the
+    // columns of y that x lacks, or has only in part. No element reads what another writes, but only the indices show
+    // it.
     for by in [70, 99] {
         for n in SIZES {
             let text = agree(|bench| {
@@ -54,7 +55,7 @@ fn columns_that_meet_are_not_bound() {
                         r.each2(y.rows(), 65, |row, col| {
                             let a = x.at(row, col);
                             y.store(row, col + 30, a * 2.0);
-                            // Reads what it wrote, and keeps the first value: it must have been copied.
+                            // It reads what it wrote, and keeps the first value, which must therefore have been copied.
                             y.store(row, col + 30, y.at(row, col + 30) + a);
                         });
                     });
@@ -76,7 +77,7 @@ fn an_update_of_columns_in_place_is_pointers_on_both_sides() {
         })
         .expect("traces")
     });
-    // The same columns by two names, and a third name for their neighbours.
+    // The same columns under two names, and a third name for their neighbours.
     form(&["Bind "], &["CopyOut"], |bench, n| {
         let groups = bench.columns((rows(n), 240), &[0..112, 112..224], numbers);
         let same = groups[0].columns(0..112);
@@ -152,7 +153,7 @@ fn positions_and_transposes_of_columns_find_their_elements() {
             kernel("positions", |k| {
                 let (x, y, z) = (k.input(&groups[0]), k.output(&y), k.output(&z).shape(cols, rows));
                 k.main(|r| {
-                    // By position, which divides, and by a row and a column that are exchanged.
+                    // By position, which divides, and by a row and a column that are swapped.
                     r.each(y.len(), |i| y.store(i, x.load(i)));
                     r.each2(z.rows(), z.cols(), |row, col| z.store(row, col, x.matrix().at(col, row)));
                 });
@@ -175,7 +176,7 @@ fn a_column_beyond_the_last_is_out_of_bounds_and_not_the_gap() {
         let error = tilewire::prepare(&traced).unwrap().run().unwrap_err().to_string();
         assert!(error.contains("-1") && error.contains("rectangles.rs"), "{error}");
     }
-    // A column that is known to be none is refused while tracing, and so is another shape.
+    // Tracing refuses an index that is known not to be a column, and a shape other than the tensor's.
     let constant = kernel("constant", |k| {
         let (x, y) = (k.input(&x).matrix(), k.output(&y));
         k.main(|r| r.each(y.len(), |i| y.store(i, x.at(i, 4))));

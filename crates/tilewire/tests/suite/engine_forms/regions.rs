@@ -5,7 +5,7 @@ use tilewire::hook::Traced;
 use tilewire::ir::scalar::Element;
 use tilewire::{Bf16, F8E5M2, Scalar, kernel};
 
-/// Puts x at byte `first` of bank `bank` of two and gets it from there, transformed by nobody: moves keep bits.
+/// Puts x at byte `first` of bank `bank` of two, and gets it from there. Moves keep the bits.
 fn through<T: Element>(bench: &Bench, n: usize, first: usize) -> Traced {
     let size = T::TYPE.size();
     let bytes = first * size + n * size + 24;
@@ -73,7 +73,7 @@ fn masked_and_strided_values_of_a_region_are_addressed_by_bytes() {
                 k.main(|r| {
                     r.each(&len, |i| {
                         let odd = (i & 1).eq(1);
-                        // Where the mask is off the offset may be anything.
+                        // If the mask is off, the offset may be anything.
                         let x = region.get_if::<u32>(odd, 0, odd.select(i * 12, -5i64), 9u32);
                         y.store(i, x + region.get::<u16>(0, i * 12 + 6).cast::<u32>());
                     });

@@ -1,4 +1,4 @@
-//! Stores around the cache: the same bytes, at any alignment, and nothing beside the destination.
+//! Stores around the cache: the same bytes at any alignment, and no change beside the destination.
 
 use crate::engine_forms::{Bench, agree_from, assert_forms};
 use tilewire::hook::{Traced, Value, View};
@@ -113,7 +113,7 @@ fn two_streams_and_a_value_used_after_it_was_streamed_agree() {
     }
 }
 
-/// What is streamed may not be read again before a fence: two stores of one value share what is in strip memory.
+/// Streamed bytes may not be read again before a fence. So two stores of one value share the bytes in strip memory.
 #[test]
 fn a_value_that_is_stored_twice_is_streamed_from_strip_memory() {
     let twice = |bench: &Bench, n: usize, overlap: bool, sum: bool| {
@@ -137,11 +137,11 @@ fn a_value_that_is_stored_twice_is_streamed_from_strip_memory() {
         assert_forms(&text, &["StreamOut(4)"], &["BindStore ", "CopyOut"]);
         let text = agree_from(usize::MAX, |bench| twice(bench, n, false, false));
         assert_forms(&text, &["CopyOut(4)"], &["BindStore ", "StreamOut"]);
-        // A reader that is no store: the first is not streamed, since it is read.
+        // A reader that is not a store. The first store is not streamed, because its value is read.
         let text = agree_from(1, |bench| twice(bench, n, false, true));
         assert_forms(&text, &["Bind "], &["StreamOut"]);
     }
-    // Where the two overlap the order of elements shows: only that nothing is streamed is asked.
+    // If the two overlap, the result depends on the order of elements. So only the absence of streaming is checked.
     let traced = twice(&Bench::default(), 64, true, false);
     let settings = tilewire::vm::Settings {
         stores: tilewire::vm::StorePolicy { from: 1, ..Default::default() },
@@ -151,7 +151,7 @@ fn a_value_that_is_stored_twice_is_streamed_from_strip_memory() {
     assert_forms(&op.disassembly(), &[], &["StreamOut", "BindStore "]);
 }
 
-/// What is sent and what is kept, of the same or of another tensor: each of the two through the cache or around it.
+/// The sent and the kept data, of the same tensor or of two. Each goes through the cache or around it.
 #[test]
 fn two_copies_go_in_turns() {
     for (n, first, second) in SIZES.into_iter().flat_map(|n| [(n, 0, 0), (n, 0, 16), (n, 3, 9), (n, 1, 0)]) {

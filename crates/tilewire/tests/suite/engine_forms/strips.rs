@@ -1,4 +1,4 @@
-//! Work that is longer than one strip, and strip memory that several eaches and several values share.
+//! Work that is longer than one strip, and strip memory that several `each`es and several values share.
 
 use crate::engine_forms::{SIZES, agree, assert_forms, form};
 use tilewire::{Scalar, kernel};
@@ -81,7 +81,7 @@ fn eaches_that_share_strip_memory_do_not_see_each_other() {
         kernel("eaches", |k| {
             let (x, w, y, z) = (k.input(&x), k.input(&w), k.output(&y), k.output(&z));
             k.main(|r| {
-                // Other sizes of elements, other lengths of strips, other fills each time.
+                // The sizes of elements, the lengths of strips and the fills differ each time.
                 r.each(&len, |i| {
                     let a = x.load(i).gt(1.0).select(&factor, x.load(i));
                     y.store(i, a * (a + 1.0) - a.group_sum(4));

@@ -139,8 +139,8 @@ fn short_rows_with_gaps_are_packed_into_tiles() {
 fn rows_with_gaps_that_are_only_copied_are_one_move() {
     fn check<T: Element>() {
         for (rows, cols) in [(0, 70), (1, 64), (2, 5), (9, 64), (40, 129), (3, 5000)] {
-            // Out of a wider matrix into a wider one; one row for all rows; upside down; to columns that follow each
-            // other and back.
+            // From a wider matrix into a wider one; one row for all rows; upside down; into columns that follow each
+            // other, and back.
             for (from, down, to) in [(cols + 3, 1, cols + 9), (0, 1, cols), (cols + 1, -1, cols), (cols, 1, cols + 64)]
             {
                 for stream_from in [1, usize::MAX] {
@@ -199,7 +199,7 @@ fn rows_of_two_tensors_are_two_moves_and_what_is_copied_twice_is_none() {
 
 #[test]
 fn rows_that_are_copied_within_one_tensor_are_not_one_move() {
-    // Each row goes a row down: the last elements of one and the first of the next share memory of the same name.
+    // Each row moves down by one: the last elements of one row and the first of the next share memory of one name.
     let text = agree(|bench| {
         let x = bench.trouble::<u32>(8 * 100);
         kernel("down", |k| {
@@ -213,7 +213,7 @@ fn rows_that_are_copied_within_one_tensor_are_not_one_move() {
 
 #[test]
 fn rows_that_overlap_another_name_of_their_memory_are_not_moved_through_registers() {
-    // y is x, transposed in place: without a race, because every element is read before the each that writes.
+    // y is x, transposed in place. There is no race, because the `each` that writes comes after all reads.
     for n in [1usize, 2, 9, 40] {
         let text = agree(|bench| {
             let (x, scratch) = (bench.trouble::<u32>(n * n), n * n);

@@ -1,4 +1,4 @@
-//! A launch that goes wrong says what, where and who, touches nothing outside, and can be launched again.
+//! A launch that fails names the fault, its place and its party, touches nothing outside, and can be repeated.
 
 use crate::engine_launch::{SOON, impatient, prepared, slots};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tilewire::{Memory, Scalar, Tensor, kernel};
 
 const LEN: usize = 100;
 
-/// A tensor in the middle of a larger one, whose other elements must stay as they are.
+/// A tensor inside a larger one, whose other elements must not change.
 struct Guarded {
     whole: Tensor<f32>,
     inside: Tensor<f32>,
@@ -30,7 +30,7 @@ impl Guarded {
     }
 }
 
-/// Runs a kernel that must leave its buffer, and gives (name, index, len, line).
+/// Runs a kernel that leaves its buffer. Returns (name, index, len, line).
 #[track_caller]
 fn out_of_bounds(traced: &Traced) -> (String, i64, u64, u32) {
     match prepared(traced).run() {
@@ -45,7 +45,7 @@ fn out_of_bounds(traced: &Traced) -> (String, i64, u64, u32) {
 
 #[test]
 fn a_load_or_store_beyond_its_tensor_is_an_error_and_no_access() {
-    // (extent, first): beyond the end, from before the start, and numbers whose bytes do not fit 64 bits.
+    // (extent, first): beyond the end, before the start, and numbers whose bytes do not fit 64 bits.
     for (extent, first) in
         [(101i64, 0i64), (1, 100), (1, -1), (1, i64::MIN), (1, i64::MAX), (1 << 40, 0), (1 << 62, 0), (i64::MAX, 0)]
     {
@@ -347,7 +347,7 @@ fn a_loop_that_polls_for_what_never_comes_ends_at_the_deadline() {
     }
 }
 
-/// A failed test lets others run, and the deadline is its own, whatever else the loop does.
+/// A failed test lets others run. The deadline counts from that test, whatever else the loop does.
 #[test]
 fn a_loop_that_tests_and_counts_in_memory_ends_at_the_deadline() {
     let (flags, turns) = (Memory::zeroed(64), Tensor::<i64>::zeros(1));
@@ -361,7 +361,8 @@ fn a_loop_that_tests_and_counts_in_memory_ends_at_the_deadline() {
     assert!(turns.get(0) > 0);
 }
 
-/// Words that come again, and one that is read in every turn: a loop that computes is never taken for one that waits.
+/// Words whose values repeat, and one that is read in every turn. A loop that computes is never taken for one that
+/// waits.
 #[test]
 fn a_long_loop_over_few_words_computes() {
     for words in [1, 256] {

@@ -1,6 +1,6 @@
-//! A launch of the CPU engine as a specification: what a prepared kernel keeps, who runs beside whom, and what a host
-//! that is in a strange state changes (nothing). Errors are in `faults.rs` and `refusals.rs`, roles and blocks in
-//! `roles.rs`, posts in `posts.rs`.
+//! A launch of the CPU engine: what a prepared kernel keeps, which roles run side by side, and how little an unusual
+//! state of the host matters. `faults.rs` and `refusals.rs` cover errors, `roles.rs` roles and blocks, `posts.rs`
+//! posts.
 
 mod faults;
 mod posts;
@@ -14,7 +14,7 @@ use tilewire::hook::Traced;
 use tilewire::vm::{Prepared, Settings};
 use tilewire::{Memory, Scalar, Tensor, kernel};
 
-/// Short enough for a test, long enough for a busy machine to get on.
+/// Short enough for a test, and long enough for progress on a busy machine.
 const SOON: Duration = Duration::from_millis(50);
 
 fn impatient() -> Settings {
@@ -87,7 +87,7 @@ fn memory_lives_as_long_as_the_prepared_kernel() {
         .expect("traces");
         prepared(&traced)
     };
-    // Whatever was freed would be handed out again here.
+    // If anything was freed, it would be handed out again here.
     let _noise: Vec<_> = (0..16).map(|_| Tensor::<f32>::from_fn(5000, |_| -1.0)).collect();
     op.run().expect("runs");
     assert_eq!(y.to_vec(), (0..5000).map(|i| i as f32 * 3.0).collect::<Vec<_>>());

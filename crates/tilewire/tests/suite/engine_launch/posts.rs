@@ -1,4 +1,4 @@
-//! Posts of the CPU engine: what an entry says, which spans are refused, and what a full ring does.
+//! Posts of the CPU engine: the contents of an entry, the refused spans, and a full ring.
 
 use crate::engine_launch::{SOON, impatient, prepared};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use tilewire::tensor::{Between, Part, Purpose, Ring};
 use tilewire::vm::{LaunchError, Prepared};
 use tilewire::{Memory, Scalar, kernel};
 
-/// All entries that are there.
+/// All entries in the ring.
 fn taken(ring: &Ring) -> Vec<Posted> {
     std::iter::from_fn(|| ring.pop()).map(|entry| entry.expect("an entry that producers write")).collect()
 }
@@ -58,7 +58,7 @@ fn every_field_of_a_post_is_in_its_entry() {
     );
 }
 
-/// Also one whose number has more bits than the field for it.
+/// Also a number with more bits than the field for it.
 #[test]
 fn a_peer_that_does_not_exist_reaches_the_proxy_as_such() {
     let (ring, peer) = (Ring::new(1), Scalar::new(0i64));
@@ -127,7 +127,7 @@ fn a_negative_number_of_bytes_is_an_error_and_no_entry() {
     }
 }
 
-/// Nothing is read, so it may begin anywhere: a sender with nothing left to send is at the end of its source.
+/// Nothing is read, so it may begin anywhere. A sender with nothing left to send is at the end of its source.
 #[test]
 fn no_bytes_are_posted_from_anywhere() {
     for start in [0, 100, -1, i64::MAX] {
@@ -139,7 +139,7 @@ fn no_bytes_are_posted_from_anywhere() {
     }
 }
 
-/// Signals with values 0 to 9, from each of so many blocks.
+/// Each of this many blocks signals with the values 0 to 9.
 fn ten_signals(blocks: u32, ring: &Ring) -> Traced {
     let traced = kernel("ten", |k| {
         k.blocks(blocks);
@@ -162,7 +162,7 @@ fn a_full_ring_ends_the_launch_at_its_deadline_and_takes_posts_when_it_is_emptie
             }
             other => panic!("{other:?}"),
         }
-        // No post was lost, and none of those that found no room left a gap.
+        // No post was lost, and posts that found no room left no gap.
         let values: Vec<_> = taken(&ring).iter().map(|entry| entry.notice.map(|notice| notice.value)).collect();
         assert_eq!(values, [0, 1, 2, 3].map(Some));
     }
@@ -197,7 +197,7 @@ fn posts_to_a_full_ring_go_on_when_it_is_emptied() {
     }
 }
 
-/// As a signal's word does. Credits and flushes carry none, and neither does a queue of no transport.
+/// Like the word of a signal. Credits and flushes carry no operation, and neither does a queue without a transport.
 #[test]
 fn notices_of_a_matched_queue_carry_the_operation_of_the_launch() {
     let purpose = Purpose::Transfer { part: Part::Tail, from: 0, to: 1 };

@@ -1,4 +1,4 @@
-//! What a kernel cannot be prepared with, and the words for it.
+//! Kernels that cannot be prepared, and the messages for that.
 
 use crate::engine_launch::slots;
 use tilewire::hook::Traced;
@@ -76,7 +76,7 @@ fn memory_must_be_aligned_as_its_elements() {
     let whole = Memory::zeroed(128);
     let (error, text) = refused(is_buffer, Arg::Buffer(vec![whole.part(0, 32), whole.part(34, 40)]));
     match error {
-        // As aligned as the memory it was traced with.
+        // The same alignment as that of the memory it was traced with.
         PrepareError::Unaligned { param, align, address, .. } => {
             assert_eq!((param.as_str(), address % 4), ("x", 2));
             assert!(text.contains(&format!("no multiple of the {align} bytes")), "{text}");
@@ -121,7 +121,7 @@ fn a_malformed_kernel_is_refused_with_its_faults() {
     let store = traced.kernel.insts.iter().find(|(_, inst)| matches!(inst.op, Op::Store { .. }));
     let id = store.expect("there is one").0;
     let Op::Store { at, x, .. } = traced.kernel.insts[id].op.clone() else { unreachable!("found above") };
-    // An element where a mask, a bool, should be.
+    // An element in the place of a mask, which is a bool.
     traced.kernel.insts[id].op = Op::Store { at, x, mask: Some(x) };
     match Prepared::new(&traced.kernel, &traced.args) {
         Err(PrepareError::Invalid(faults)) => assert!(!faults.is_empty()),

@@ -1,4 +1,4 @@
-//! Roles and blocks side by side: they wait for each other in any direction, on any number of threads.
+//! Roles and blocks side by side. They wait for each other in any direction, on any number of threads.
 
 use crate::engine_launch::{SOON, impatient, prepared, slots};
 use std::time::{Duration, Instant};
@@ -37,13 +37,13 @@ fn two_roles_of_one_thread_wait_for_each_other_in_turn() {
 
 #[test]
 fn a_deadline_counts_from_the_last_progress_not_from_the_first_wait() {
-    // Every wait is satisfied at once; all of them together may take longer than the deadline.
+    // Every wait is satisfied immediately. All of them together may take longer than the deadline.
     let (ball, traced) = ping_pong(200_000);
     let settings = Settings { deadline: Some(Duration::from_millis(20)), ..Settings::default() };
     let start = Instant::now();
     Prepared::with(&traced.kernel, &traced.args, settings).expect("prepares").run().expect("runs");
     assert_eq!(ball.get(0), (0..200_000).fold(0u64, |x, _| x.wrapping_add(1).wrapping_mul(3)));
-    // A role that goes on needs no sleep of the thread: 200000 naps of 50 µs would be ten seconds.
+    // A role that makes progress needs no sleep of the thread: 200,000 naps of 50 µs would be ten seconds.
     assert!(start.elapsed() < Duration::from_secs(5), "took {:?}", start.elapsed());
 }
 
@@ -69,7 +69,7 @@ fn sixty_four_blocks_may_each_wait_for_the_next() {
             );
             r.signal(up.slot(0, block), &epoch);
         });
-        // Starts when the chain above has arrived at block 0, and goes back to the end.
+        // Begins when the chain above has arrived at block 0, and returns to the end.
         k.role("to the end", 1).run(|r| {
             let block = r.block();
             r.if_else(
@@ -177,7 +177,8 @@ fn data_streamed_around_the_cache_is_there_when_its_signal_is() {
 
 #[test]
 fn a_role_that_polls_a_slot_sees_it_rise() {
-    // Another thread than the poller's raises the slot: there are as many blocks as threads, or the test says nothing.
+    // Another thread than the polling one raises the slot. There are as many blocks as threads; otherwise the test
+    // would show nothing.
     let ((_, bank), seen) = (slots(1), Tensor::<u64>::zeros(1));
     let traced = kernel("test once", |k| {
         let (flag, seen) = (k.slots("flag", &bank, 8), k.inout(&seen));
@@ -216,7 +217,7 @@ fn a_failure_of_one_block_ends_the_launch_of_all() {
         k.main(|r| {
             r.if_(r.block().eq(7), || y.store(r.scalar(&at), 1.0));
             r.signal(flags.slot(0, r.block()), 1);
-            // Everybody waits for block 7, which never arrives.
+            // All blocks wait for block 7, which never arrives.
             r.wait(flags.slot(0, 7), 1);
         });
     })
@@ -230,7 +231,7 @@ fn a_failure_of_one_block_ends_the_launch_of_all() {
         }
     }
     assert!(start.elapsed() < SOON * 60, "nobody waited for the deadline");
-    // And it runs when the reason is gone.
+    // The launch succeeds once the cause is removed.
     at.set(3);
     op.run().expect("runs");
     assert_eq!(y.to_vec(), [0.0, 0.0, 0.0, 1.0]);

@@ -1,4 +1,4 @@
-//! A host that flushes denormals or rounds otherwise changes no result.
+//! A host that flushes denormals or rounds in another way changes no result.
 #![cfg(target_arch = "x86_64")]
 
 use crate::engine_launch::{prepared, slots};
@@ -19,7 +19,7 @@ fn set_control_word(word: u32) {
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &word, options(nostack, preserves_flags)) };
 }
 
-/// While it lives, this thread computes strangely.
+/// While it lives, this thread's arithmetic has these settings.
 struct Strange(u32);
 
 impl Strange {

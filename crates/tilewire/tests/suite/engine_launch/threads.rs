@@ -1,4 +1,4 @@
-//! Prepared kernels on other threads than the one that prepared them, and memory that devices reach as well.
+//! Prepared kernels on other threads than the one that prepared them, and memory that devices reach, too.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;

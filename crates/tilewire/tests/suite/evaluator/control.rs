@@ -5,7 +5,7 @@ use tilewire::check::Options;
 use tilewire::ir::{Access, BinaryOp, CompareOp, ParamId, Special, Type};
 use tilewire_testkit::programs::Writer;
 
-/// Appends the indices of a `for` to `out`, with their number in the last element.
+/// Appends the indices of a `for` to `out`. The last element is their number.
 fn trace_for(start: i64, end: i64, step: i64) -> Vec<i64> {
     let mut c = Writer::new("for", 1);
     let out = c.buffer("out", Type::I64, 8, Access::Out);

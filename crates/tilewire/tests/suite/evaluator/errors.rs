@@ -1,4 +1,4 @@
-//! What a run that goes wrong reports.
+//! The reports of runs that fail.
 
 use super::{bind, bytes};
 use std::error::Error;
@@ -110,7 +110,7 @@ fn a_deadlock_lists_everybody_who_waits() {
     c.role("done", |c, _| {
         c.special(Special::Rank);
     });
-    // Packet 0 is there, packet 1 has its first half only.
+    // Packet 0 has arrived, and of packet 1 only the first half.
     let area = bytes(&[1u32, 3, 2, 3, 1, 3, 2, 1]);
     match fail(&c.finish(), &[bytes(&[4u64, 0]), area]) {
         EvalError::Deadlock { blocked } => {

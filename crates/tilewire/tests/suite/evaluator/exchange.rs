@@ -79,7 +79,7 @@ fn a_packet_is_data_and_flag_twice() {
     assert_eq!(elements::<u64>(&after[1]), [0x1111_2222_3333_4444]);
 }
 
-/// A receiver that is declared, and so scheduled, before its sender.
+/// A receiver that is declared before its sender, and so scheduled before it.
 fn message() -> Writer {
     let mut c = Writer::new("message", 2);
     let slots = c.slots("slots", 2, 16);
@@ -173,12 +173,12 @@ fn a_bulk_copy_happens_between_its_start_and_the_wait_that_covers_it() {
         let after = run_with(build(pending, done), &first, Options { instance, ..Options::default() });
         (after[1].clone(), after[2][0])
     };
-    // A covering wait makes the time of the copy invisible.
+    // A wait that covers the copy makes its time invisible.
     assert_eq!(run(BulkTiming::AtOnce, 0, BulkDone::Complete), (vec![1, 2], 1));
     assert_eq!(run(BulkTiming::Late, 0, BulkDone::Complete), (vec![1, 2], 1));
     // Read: the source may be overwritten, but the destination is not written yet.
     assert_eq!(run(BulkTiming::Late, 0, BulkDone::Read), (vec![1, 2], 3));
-    // Not covered: the copy reads what was written after it.
+    // The wait does not cover the copy, which reads later writes.
     assert_eq!(run(BulkTiming::Late, 1, BulkDone::Complete), (vec![9, 2], 3));
 }
 

@@ -1,5 +1,5 @@
-//! The reference evaluator, as a specification: tiny kernels with known answers, then random programs that must not
-//! depend on any freedom the language leaves.
+//! The reference evaluator: tiny kernels with known answers, then random programs whose results must not depend on any
+//! freedom that the language leaves.
 
 mod control;
 mod errors;

@@ -1,5 +1,5 @@
-//! Random programs do not depend on any freedom the language leaves: the order of elements, the schedule, the number of
-//! copies, the time of bulk copies.
+//! Random programs depend on none of the freedoms that the language leaves: the order of elements, the schedule, the
+//! number of copies, the time of bulk copies.
 
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashMap};
@@ -88,7 +88,7 @@ struct ElementRaces {
     found: Vec<(Access, Last)>,
 }
 
-/// The element that touched a byte last, and how.
+/// The element that touched a byte last, and its kind of access.
 type Last = (u64, AccessKind);
 
 impl Observer for ElementRaces {
@@ -113,7 +113,7 @@ impl Observer for ElementRaces {
     }
 }
 
-/// Name of an op, with what it computes where that matters.
+/// The name of an op, with its operation if there are several.
 fn name_of(op: &Op) -> String {
     match op {
         Op::Unary { op, .. } => format!("{op:?}"),

@@ -60,7 +60,7 @@ fn posts_arrive_before_the_signal_posted_after_them() {
     assert_eq!(outs.iter().map(|&out| elements::<u64>(after.bytes(out))[0]).collect::<Vec<_>>(), [11, 10]);
 }
 
-/// Delivers nothing until everybody waits.
+/// Delivers nothing until all parties wait.
 #[derive(Default)]
 struct Lazy(Vec<Descriptor>, Arrivals);
 
@@ -87,7 +87,7 @@ fn a_network_may_take_its_time() {
     assert_eq!(seen, [11, 10]);
 }
 
-/// A flush moves a slot of the poster, after its earlier posts to that peer were carried out.
+/// A flush moves a slot of the poster after its earlier posts to that peer were carried out.
 #[test]
 fn a_flush_moves_a_slot_of_its_own_rank() {
     let traced = |source: &Memory, ring: &Memory, own: &Memory| {

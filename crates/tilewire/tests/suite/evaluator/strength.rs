@@ -1,10 +1,10 @@
-//! Random programs are worth running: an engine that gets one op wrong is found by many of them.
+//! Random programs are worth running: an engine with one wrong op is found by many of them.
 
 use tilewire::check::{self, Options};
 use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Kernel, Op, UnaryOp};
 use tilewire_testkit::programs::Program;
 
-/// One mistake an engine could make: the op it does instead, where it applies.
+/// A possible mistake of an engine: the op that it runs instead, if it applies.
 type Mistake = (&'static str, fn(&Op) -> Option<Op>);
 
 const MISTAKES: [Mistake; 13] = [
@@ -71,7 +71,7 @@ fn a_wrong_op_is_found_by_many_programs() {
         for ((_, mistake), (has, found)) in MISTAKES.iter().zip(&mut counts) {
             let Some(wrong) = with_mistake(&program.kernel, *mistake) else { continue };
             *has += 1;
-            // To fail is to be found as well.
+            // A run that fails also finds the mistake.
             *found += u32::from(results(&program, &wrong).is_none_or(|wrong| wrong != right));
         }
     }

@@ -78,10 +78,10 @@ fn group_reductions_reach_every_element_and_the_last_group_may_be_short() {
 
 #[test]
 fn a_float_sum_pairs_neighbours_and_carries_an_odd_last() {
-    // ((1e30 + -1e30) + (1 + 2)) + 4 is 7; from left to right it is too, but (1e30 + 1) + … is not.
+    // ((1e30 + -1e30) + (1 + 2)) + 4 is 7. From left to right it is also 7, but (1e30 + 1) + … is not.
     let out = map(bytes(&[1e30f32, -1e30, 1.0, 2.0, 4.0]), Type::F32, Type::F32, |c, _, x| c.group(GroupOp::Sum, x, 5));
     assert_eq!(elements::<f32>(&out), [7.0; 5]);
-    // (1 + 1e30) + (-1e30 + 2) loses both small numbers; left to right would keep the 2.
+    // (1 + 1e30) + (-1e30 + 2) loses both small numbers. From left to right the 2 would stay.
     let out = map(bytes(&[1.0f32, 1e30, -1e30, 2.0]), Type::F32, Type::F32, |c, _, x| c.group(GroupOp::Sum, x, 4));
     assert_eq!(elements::<f32>(&out), [0.0; 4]);
 }

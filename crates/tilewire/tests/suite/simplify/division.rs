@@ -50,7 +50,7 @@ fn division_of_words_is_exact_at_the_edges() {
                     check_division(&kernel, ty, near & mask, d);
                 }
             }
-            // The last multiple of the divisor and its neighbours are where a wrong multiplier shows.
+            // A wrong multiplier shows at the last multiple of the divisor and its neighbours.
             for top in [mask, high, high - 1] {
                 let last = top - if d == 0 { 0 } else { top % d };
                 for x in [last, last.wrapping_sub(1), last.wrapping_add(1), random.next()] {

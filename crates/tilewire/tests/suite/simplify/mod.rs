@@ -1,5 +1,5 @@
-//! The simplifier as a specification: one rule per test, then division exhaustively, random programs and speed. This
-//! file holds what the tests write programs with and look at them by.
+//! The simplifier: one rule per test, then division exhaustively, random programs and speed. This file holds the
+//! builder of programs and the ways to inspect them.
 
 mod code;
 mod division;
@@ -65,7 +65,7 @@ impl Program {
     fn effect(&mut self, op: Op) {
         self.b.push(op, &self.at);
     }
-    /// An effect that needs the value: a store into a buffer of its type.
+    /// An effect that uses the value: a store into a buffer of its type.
     fn keep(&mut self, x: Value) {
         let ty = self.b.kernel().ty(x);
         let p = match self.sink.get(&ty) {
@@ -119,7 +119,7 @@ fn program(fill: impl FnOnce(&mut Program)) -> Kernel {
     p.b.finish()
 }
 
-/// Ops in program order, nested ones by one indentation each.
+/// Ops in program order. Nested ones are indented once for each level.
 fn listing(kernel: &Kernel) -> Vec<String> {
     fn region(kernel: &Kernel, r: tilewire::ir::Region, depth: usize, out: &mut Vec<String>) {
         for &inst in &kernel.regions[r] {
@@ -145,7 +145,8 @@ fn listing(kernel: &Kernel) -> Vec<String> {
     out
 }
 
-/// The ops left of a program, constants and scalar parameters apart. Every result is a fixpoint and dense.
+/// The ops that are left of a program, without constants and scalar parameters. Every result must be a fixpoint and
+/// dense.
 #[track_caller]
 fn left(fill: impl FnOnce(&mut Program)) -> Vec<String> {
     let simple = simplify(&program(fill));
@@ -154,7 +155,7 @@ fn left(fill: impl FnOnce(&mut Program)) -> Vec<String> {
     listing(&simple)
 }
 
-/// What a program without memory or control flow stores, in order, by the language's own arithmetic.
+/// The values that a program without memory or control flow stores, in order, by the language's arithmetic.
 fn run(kernel: &Kernel, scalars: &[u64]) -> Vec<u64> {
     let mut known: HashMap<Value, u64> = HashMap::new();
     let mut stored = Vec::new();
@@ -186,7 +187,7 @@ fn run(kernel: &Kernel, scalars: &[u64]) -> Vec<u64> {
     stored
 }
 
-/// Bits of a type, edge values often.
+/// Bits of a type, often extreme values.
 fn bits(random: &mut Random, ty: Type) -> u64 {
     let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
     let n = match random.below(6) {

@@ -1,4 +1,4 @@
-//! How long it takes, and what it leaves of the smallest kernel.
+//! The time of the simplifier, and its result for the smallest kernel.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn unrolled(terms: i64) -> Kernel {
     })
 }
 
-/// Processor time that this thread has used: what others do on a busy machine is not in it.
+/// Processor time of this thread. It does not include what others do on a busy machine.
 fn used() -> std::time::Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is writable, and the call keeps no pointer to it.
@@ -37,10 +37,10 @@ fn used() -> std::time::Duration {
     std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Eight times the instructions take eight times as long, or a little more; were a pass quadratic, 64 times.
+/// Eight times the instructions take eight times as long, or a little more. With a quadratic pass it would be 64 times.
 /// `--nocapture` shows the times.
 ///
-/// Seen to fail with a `simplify` that looks through all instructions once for each.
+/// It fails with a `simplify` that searches all instructions for each one.
 #[test]
 fn the_time_grows_with_the_instructions_and_not_with_their_square() {
     let (small, large) = (unrolled(1000), unrolled(8000));
@@ -49,7 +49,7 @@ fn the_time_grows_with_the_instructions_and_not_with_their_square() {
         std::hint::black_box(simplify(std::hint::black_box(kernel)));
         used() - start
     };
-    // Measured alternately; the least of each counts.
+    // Measured alternately. The least time of each counts.
     let measured = (0..5).map(|_| (time(&small), time(&large)));
     let (few, many) = measured.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1))).expect("five");
     let ratio = many.as_secs_f64() / few.as_secs_f64();

@@ -92,7 +92,7 @@ fn packets_bytes_and_posts_are_counted_in_their_own_units() {
         let queue = c.queue("queue");
         let span = Some(PostSpan { src: at(p.bytes, n), dst: n, bytes: over });
         c.run(Op::Post { queue, peer: n, span, notice: None });
-        // Nothing is wrong with the place after the last one where nothing may be copied.
+        // If nothing is copied, the place may be the one after the last.
         let count = c.value(Op::Special(Special::Rank));
         c.run(Op::BulkCopy { dst: at(p.y, over), src: at(p.x, over), count });
     });

@@ -1,4 +1,4 @@
-//! Ops where they may not stand.
+//! Ops in places where they are not allowed.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn no_each_in_an_each() {
     refused(made, Fault::NestedEach, text);
 }
 
-/// The faults of an `each` that puts a packet and gets another in this order, over these extents, with this beside
+/// The faults of an `each` that puts a packet and gets another in this order, over these extents, with this op beside
 /// them.
 fn faults_of_a_swap(put_first: bool, axes: usize, groups: bool) -> Vec<Fault> {
     let (kernel, ()) = kernel(|c, p, _| {
@@ -94,7 +94,7 @@ fn packets_are_put_before_others_are_got() {
     assert_eq!(faults_of_a_swap(true, 1, true), [Fault::SwapInGroups]);
 }
 
-/// The faults of a kernel whose one `each` holds exactly these ops.
+/// The faults of a kernel with one `each` of exactly these ops.
 fn faults_in_each(ops: impl FnOnce(&mut Code, &Params, RoleId) -> Vec<Op>) -> Vec<Fault> {
     let (kernel, ()) = kernel(|c, p, role| {
         let n = c.int(4);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `rank` and a cast of it; gives the line of the cast.
+/// `rank` and a cast of it. Returns the line of the cast.
 fn cast_of_rank() -> (Kernel, u32) {
     kernel(|c, _, _| {
         let x = c.value(Op::Special(Special::Rank));

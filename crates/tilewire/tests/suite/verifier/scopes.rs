@@ -1,4 +1,4 @@
-//! Values, variables and scratch used where they are not to be had.
+//! Values, variables and scratch used outside of their scope.
 
 use super::*;
 

@@ -15,7 +15,7 @@ fn types() {
     refused(made, Fault::Types(complaint.into()), text);
 }
 
-/// One op and what is said of it; the op's operands are made by the closure.
+/// One op and the faults that are reported for it. The closure makes the op's operands.
 #[track_caller]
 fn complains<R>(says: &str, body: impl FnOnce(&mut Code, &Params) -> R) {
     let (kernel, _) = kernel(|c, p, _| body(c, p));

@@ -1,7 +1,8 @@
-//! Bytes that no rank sends: they end the connection they came on, and nothing else.
+//! Bytes that no rank sends. They end the connection on which they came, and nothing else.
 //!
-//! `tests/corpus/bootstrap/` keeps what is tried every time: `stranger-*` is sent in place of a proof, `proven-*` there
-//! and after a proof in place of a join, `member-*` by a rank that has joined. What a random case finds belongs there.
+//! `tests/corpus/bootstrap/` keeps the bytes that every run sends: `stranger-*` in place of a proof, `proven-*` there
+//! and after a proof in place of a join, `member-*` from a rank that has joined. If a random case finds something, add
+//! it there.
 
 use crate::bootstrap::raw::{self, GET, SET, is_closed, member, message, named, proven, stranger};
 use crate::bootstrap::{at_once, connect, long, rank, server};
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tilewire::transport::{Bootstrap, BootstrapError, Limits, StoreServer, TcpBootstrap};
 
-/// A store with one rank in it, whose requests show that it still serves.
+/// A store with one rank in it. The rank's requests show that the store still serves.
 struct Victim {
     witness: TcpBootstrap,
     server: StoreServer,
@@ -45,7 +46,7 @@ impl Victim {
     }
 }
 
-/// Sends everything and the end of the stream, then waits until the store has closed its end too. The store may close
+/// Sends all bytes and the end of the stream, then waits until the store has closed its end, too. The store may close
 /// first.
 fn send(mut stream: TcpStream, bytes: &[u8]) {
     _ = stream.write_all(bytes);
@@ -53,7 +54,7 @@ fn send(mut stream: TcpStream, bytes: &[u8]) {
     assert!(is_closed(&mut stream), "the store holds on to a connection that has ended");
 }
 
-/// A rank misbehaves; the other one is told that it is gone, at once.
+/// A rank misbehaves. The other rank learns immediately that it is gone.
 fn misbehave(bytes: &[u8]) {
     let victim = Victim::new(Limits::default());
     let stream = member(victim.address(), 1, 2);
@@ -96,7 +97,7 @@ fn the_corpus_harms_nobody() {
 fn random_bytes_of_strangers_harm_nobody() {
     let victim = Victim::new(Limits::default());
     let bytes = (0..4usize, prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(head, tail)| {
-        // Some begin as a proof does, so that the rest is looked at.
+        // Some begin like a proof, so that the store reads the rest.
         [&b"tilewire\x02"[..[0, 4, 8, 9][head]], &tail].concat()
     });
     check(200, bytes, |bytes| {
@@ -169,7 +170,7 @@ fn connections_that_stand_still_are_closed_and_ranks_served_meanwhile() {
         stream.write_all(&b"tilewire\x02"[..sent % 9]).unwrap();
         standing.push(stream);
     }
-    // A rank that stops in the middle of a message, and one that drips: both stay below the limit of the size only.
+    // A rank that stops in the middle of a message. Only the limit on time ends it.
     let mut amid = member(victim.address(), 1, 2);
     amid.write_all(&message(SET, 1, &[0; 100])[..50]).unwrap();
     victim.still_serves();
@@ -186,7 +187,7 @@ fn connections_that_stand_still_are_closed_and_ranks_served_meanwhile() {
 fn a_flood_of_connections_closes_its_own_oldest_and_keeps_no_rank_out() {
     let mut limits = Limits::default();
     limits.strangers = 8;
-    // Nobody is closed for being slow here: only for being one too many.
+    // No connection is closed for being slow here, only for being one too many.
     limits.join_time = Duration::from_secs(600);
     let victim = Victim::new(limits);
     let mut flood: Vec<TcpStream> = (0..300).map(|_| stranger(victim.address())).collect();
@@ -239,7 +240,8 @@ fn a_rank_that_asks_and_never_reads_is_dropped_and_costs_little() {
     let victim = Victim::new(limits);
     victim.witness.set("large", &vec![1; limits.value_bytes], long()).unwrap();
     let mut greedy = member(victim.address(), 1, 2);
-    // All answers together would be a terabyte. Asking ends when the store stops reading, then when it closes.
+    // All answers together would be a terabyte. The rank stops asking when the store stops reading, and the test ends
+    // when the store closes.
     let question = message(GET, 1, &named("large")).repeat(1000);
     let asked = (0..1000).take_while(|_| greedy.write_all(&question).is_ok()).count();
     assert!(asked < 1000, "the store read a million questions whose answers nobody reads");
@@ -258,7 +260,7 @@ fn whatever_a_store_answers_a_call_ends() {
     let replies = prop::collection::vec(prop_oneof![6 => reply, 1 => body], 0..6);
     check(100, (replies, 0..4u8), |(replies, call)| {
         let serve = |mut stream: TcpStream| {
-            // The question has come, so somebody waits for what follows.
+            // The question has arrived, so the store waits for the rest.
             stream.read_exact(&mut [0; 13]).unwrap();
             send(stream, &replies.concat());
         };
@@ -273,7 +275,7 @@ fn whatever_a_store_answers_a_call_ends() {
     });
 }
 
-/// Runs a property over values of a strategy, shrinking what fails.
+/// Runs a property over values of a strategy, and shrinks failures.
 fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::Value)) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);

@@ -1,5 +1,5 @@
-//! A rank that hosts the store, as a process: what becomes of it, and of the others, when one of them is stopped,
-//! leaves or is killed.
+//! A rank that hosts the store, as a process: its end, and the others' errors, when one of them is stopped, leaves or
+//! is killed.
 
 use crate::bootstrap::{SHORT, secret};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tilewire::transport::{Placement, World, WorldError};
 use tilewire_testkit::job::{Job, Member};
 
-/// The test of this name again, in processes that are told where rank 0 is to host the store.
+/// Runs the test of this name again, in processes that are told where rank 0 hosts the store.
 fn start(test: &str, ranks: usize) -> Job {
     let mut job = Job::start(test, ranks);
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -34,7 +34,7 @@ fn signal(job: &Job, rank: usize, signal: i32) {
     assert_eq!(unsafe { libc::kill(job.pid(rank), signal) }, 0);
 }
 
-/// The default deadline, which nobody asked for here, is 30 s.
+/// The default deadline, which is not changed here, is 30 s.
 const FAR_FROM_THE_DEFAULT: Duration = Duration::from_secs(10);
 
 #[test]
@@ -45,7 +45,7 @@ fn a_host_leaves_at_once_and_ends_soon_after_a_failure_though_a_rank_is_stopped(
         member.report("joined");
         member.hear();
         let error = world.bootstrap().barrier("b", world.deadline()).unwrap_err();
-        // `main` prints its error when all this is dropped.
+        // `main` prints its error after all of this is dropped.
         drop(world);
         return member.report(error.to_string());
     }
@@ -96,14 +96,14 @@ fn a_host_whose_main_has_returned_stays_until_the_others_have_left() {
     }
     let mut job = start(test, 2);
     job.expect([0], "left");
-    // A process that does not wait has ended long before this.
+    // A process that does not wait ends long before this.
     std::thread::sleep(2 * SHORT);
     job.tell(1, b"go on");
     job.expect([1], "value");
     job.finish();
 }
 
-/// Whatever the others are in at that moment.
+/// The others may be in any call at that moment.
 #[test]
 fn a_host_that_is_killed_is_named_by_every_other_rank() {
     let test = "bootstrap::hosting::a_host_that_is_killed_is_named_by_every_other_rank";

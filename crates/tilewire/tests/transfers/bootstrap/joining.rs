@@ -1,4 +1,4 @@
-//! Who may join the store, and what is said of those who do not or who go.
+//! Who may join the store, and the errors about ranks that do not join or that go.
 
 use crate::bootstrap::raw::{self, message, named};
 use crate::bootstrap::{SHORT, at_once, connect, long, rank, secret, server};
@@ -20,7 +20,7 @@ fn join(address: &str, number: u32, size: usize, secret: &Secret) -> BootstrapEr
 
 #[test]
 fn ranks_that_start_before_the_store_wait_for_it() {
-    // A free port: nobody listens on it now, and the kernel does not give it out again soon.
+    // A free port: nothing listens on it now, and the kernel does not give it out again soon.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         let early = scope.spawn(|| TcpBootstrap::connect(&address, rank(1), 2, &secret(), long()).unwrap());
@@ -99,7 +99,7 @@ fn what_is_no_store_is_not_taken_for_one() {
     let greeting = b"220 mail.example.org ready\r\n";
     let error = raw::against(|mut stream| stream.write_all(greeting).unwrap(), Duration::from_secs(60));
     assert!(matches!(error, BootstrapError::NotAStore { .. }), "{error}");
-    // One that says nothing costs no more than the deadline.
+    // One that sends nothing costs no more than the deadline.
     let error = at_once(|| raw::against(|mut stream| _ = raw::is_closed(&mut stream), SHORT));
     assert!(matches!(error, BootstrapError::Unreachable { .. }), "{error}");
 }
@@ -130,7 +130,7 @@ fn another_world_size_is_an_error_of_that_rank_and_of_those_who_wait() {
     });
 }
 
-/// Programs print an error with all its sources: each thing is to be said once.
+/// Programs print an error with all its sources, so each fact must appear once.
 #[test]
 fn no_error_says_what_its_source_says() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -172,7 +172,7 @@ fn a_rank_that_dies_is_named_at_once_to_those_who_wait() {
     let (zero, two) = (connect(&server, 0, 3), connect(&server, 2, 3));
     let mut dying = raw::member(server.address(), 1, 3);
     std::thread::scope(|scope| {
-        // It dies inside the barrier: having come does not help those who wait for the third.
+        // It dies inside the barrier. That it has come does not help the ranks that wait for the third one.
         dying.write_all(&message(raw::BARRIER, 1, &named("b"))).unwrap();
         let barrier = scope.spawn(|| at_once(|| zero.barrier("b", long()).unwrap_err()));
         let get = scope.spawn(|| at_once(|| two.get("key", long()).unwrap_err()));
@@ -182,7 +182,7 @@ fn a_rank_that_dies_is_named_at_once_to_those_who_wait() {
             let BootstrapError::PeerGone { peer, departure, .. } = error else { panic!("{text}") };
             assert_eq!((peer, departure), (rank(1), Departure::Lost), "{text}");
         }
-        // Later calls know it too, and what needs no other rank still works.
+        // Later calls report it, too. Calls that need no other rank still work.
         let error = at_once(|| zero.all_gather("g", b"", long()).unwrap_err());
         assert!(matches!(error, BootstrapError::PeerGone { .. }), "{error}");
         zero.set("key", b"value", long()).unwrap();
@@ -222,7 +222,7 @@ fn the_store_of_a_rank_that_has_left_serves_until_the_others_have() {
     let error = other.barrier("b", long()).unwrap_err();
     assert!(error.to_string().contains("rank 0 has left"), "{error}");
     drop(other);
-    // The next world may be at the same place.
+    // The next world may use the same address.
     let again = at_once(|| TcpBootstrap::host(&address, 1, &secret(), long()).unwrap());
     again.barrier("b", long()).unwrap();
 }
@@ -247,7 +247,7 @@ fn a_store_that_breaks_off_after_the_join_is_not_asked_again() {
 fn who_waits_for_another_thread_to_send_waits_no_longer_than_its_deadline() {
     let (over, end) = channel();
     let serve = move |stream| {
-        // Reads nothing, so that whoever sends much stays at it.
+        // It reads nothing, so that a sender of much data is held up.
         _ = end.recv();
         drop(stream);
     };
@@ -256,13 +256,13 @@ fn who_waits_for_another_thread_to_send_waits_no_longer_than_its_deadline() {
             let much = vec![0; raw::VALUE_BYTES as usize];
             let bootstrap = &bootstrap;
             let sender = scope.spawn(move || bootstrap.set("much", &much, long()));
-            // Until the sender has the line, calls are sent, and unanswered as well.
+            // Until the sender holds the line, calls are sent, and stay unanswered as well.
             for _ in 0..3 {
                 let error = at_once(|| bootstrap.barrier("b", Deadline::after(SHORT)).unwrap_err());
                 assert!(matches!(error, BootstrapError::StoreSilent { .. }), "{error}");
             }
             assert!(!sender.is_finished(), "a wait for the line does not end the connection of who has it");
-            // Who has failed does not wait for the line either: the end of the connection tells the store.
+            // A rank that has failed does not wait for the line either. The end of the connection tells the store.
             at_once(|| bootstrap.abort("tired"));
             let error = at_once(|| sender.join().unwrap().unwrap_err());
             assert!(matches!(error, BootstrapError::StoreGone { .. }), "{error}");
@@ -281,7 +281,7 @@ fn an_address_of_all_interfaces_is_reached_though_only_ipv4_is() {
 
 #[test]
 fn a_proof_of_another_version_proves_nothing() {
-    // As somebody in between would have it: the words of this version, the proof of the last.
+    // Like an attacker in between: the words of this version, and the proof of the last one.
     let server = server(1, Limits::default());
     let mut stream = raw::stranger(server.address());
     let mut challenge = [0; 41];

@@ -1,4 +1,4 @@
-//! What each launcher says, and what is asked for where it does not say enough. No test reads the real environment.
+//! The variables of each launcher, and the errors when it does not set enough. No test reads the real environment.
 
 use std::time::Duration;
 use tilewire::transport::{Launcher, Placement, Rank, WorldError};
@@ -90,7 +90,7 @@ fn every_launcher_is_understood() {
             "rack1node07x:15002",
             true,
         ),
-        // The inner launcher wins, and an empty variable is none.
+        // The inner launcher counts, and an empty variable counts as unset.
         (
             "SLURM_PROCID=0 SLURM_NTASKS=1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=1 TILEWIRE_RANK=",
             Torchrun,

@@ -1,6 +1,6 @@
-//! Hostile bytes cost a fixed amount of memory, whatever they announce and however many come.
+//! Hostile bytes cost a fixed amount of memory, whatever sizes they announce and however many come.
 //!
-//! A process of its own is measured, in which nothing else happens.
+//! A separate process is measured, in which nothing else happens.
 
 use crate::bootstrap::raw::{self, SET, is_closed, member, message, named, proven, stranger};
 use crate::bootstrap::{connect, long, server};
@@ -12,16 +12,16 @@ use tilewire_testkit::job::{Job, Member};
 
 /// The answer to a set.
 const DONE: u8 = 5;
-/// Connections of each kind that stand open at the same time.
+/// The number of connections of each kind that are open simultaneously.
 const AT_ONCE: usize = 150;
-/// What they announce: all that the header can say, all that a value may be, and much.
+/// The announced sizes: the largest that the header can say, the largest of a value, and a large one.
 const LENGTHS: [u32; 3] = [u32::MAX, 1 << 20, 1 << 30];
-/// Far above what buffers of that many connections take, far below what any of them announces, were it touched.
+/// Far above the buffers of that many connections, and far below any announced size.
 const RESIDENT: usize = 16 << 20;
-/// The same for what is reserved and never touched. The allocator reserves 64 MiB for a thread that is new to it.
+/// The same for memory that is reserved and never touched. The allocator reserves 64 MiB for each new thread.
 const RESERVED: usize = 512 << 20;
 
-/// The most memory this process has had so far: what was touched, and what was reserved.
+/// The most memory that this process has had so far: touched, and reserved.
 fn peaks() -> [usize; 2] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     ["VmHWM:", "VmPeak:"].map(|name| {
@@ -30,13 +30,13 @@ fn peaks() -> [usize; 2] {
     })
 }
 
-/// The header of a question, whose body of `length` bytes does not follow.
+/// The header of a question. Its body of `length` bytes does not follow.
 fn announced(length: u32) -> Vec<u8> {
     [&[SET][..], &0u64.to_le_bytes(), &length.to_le_bytes()].concat()
 }
 
-/// Strangers who send more than a proof, or begin one; and some who know the secret and announce. All stay until the
-/// end.
+/// Strangers who send more than a proof, or begin one, and some who know the secret and announce sizes. All stay until
+/// the end.
 fn flood(address: SocketAddr, connections: usize) {
     let mut all: Vec<TcpStream> = Vec::new();
     for number in 0..connections {
@@ -46,13 +46,13 @@ fn flood(address: SocketAddr, connections: usize) {
         all.push(one);
         let mut one = proven(address);
         _ = one.write_all(&announced(LENGTHS[number % 3]));
-        // A part of what was announced, so that somebody begins to keep it.
+        // A part of the announced bytes, so that the store begins to keep them.
         _ = one.write_all(&[0; 100]);
         all.push(one);
     }
 }
 
-/// A rank that announces values, sends a hundredth of each, and goes.
+/// A rank that announces values, sends a hundredth of each, and leaves.
 fn announce_as_a_rank(limits: Limits) {
     for length in LENGTHS {
         let server = server(2, limits);
@@ -63,7 +63,7 @@ fn announce_as_a_rank(limits: Limits) {
     }
 }
 
-/// A rank that sets more and more keys, to the limit and far beyond.
+/// A rank that sets more and more keys, up to the limit and far beyond it.
 fn fill(limits: Limits, values: usize) {
     let server = server(2, limits);
     let witness = connect(&server, 0, 2);
@@ -71,7 +71,7 @@ fn fill(limits: Limits, values: usize) {
     let value = vec![7; 1 << 20];
     let mut kept = 0;
     for number in 0..values {
-        // The body of a set has no time to wait.
+        // The body of a set contains no time to wait.
         let body = [&named(&format!("key {number}"))[8..], &value].concat();
         rank.write_all(&message(SET, number as u64, &body)).unwrap();
         let mut header = [0; 13];
@@ -85,7 +85,7 @@ fn fill(limits: Limits, values: usize) {
     witness.set("alive", b"yes", long()).unwrap();
 }
 
-/// A store that announces more than it sends.
+/// A store that announces more bytes than it sends.
 fn announce_as_a_store() {
     for length in LENGTHS {
         let serve = |mut stream: TcpStream| {
@@ -104,7 +104,7 @@ fn memory_is_bounded_whatever_is_announced() {
         limits.join_time = Duration::from_secs(600);
         let server = server(2, limits);
         let witness = connect(&server, 0, 2);
-        // What is there once is there: threads, arenas, the buffers of a few connections.
+        // Everything that exists once exists now: threads, arenas, the buffers of a few connections.
         flood(server.address(), 5);
         fill(limits, 8);
         announce_as_a_rank(limits);

@@ -1,4 +1,4 @@
-//! How ranks find each other: what the calls mean, who may join, what hostile bytes do, what launchers say.
+//! How ranks find each other: the meaning of the calls, who may join, hostile bytes, and launchers.
 
 mod hostile;
 #[cfg(target_os = "linux")]
@@ -14,15 +14,15 @@ mod worlds;
 use std::time::{Duration, Instant};
 use tilewire::transport::{Bootstrap, Deadline, Limits, LocalBootstrap, Rank, Secret, StoreServer, TcpBootstrap};
 
-/// Longer than any test that passes takes.
+/// Longer than any passing test takes.
 fn long() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-/// Long enough to notice a wait, short enough to wait for.
+/// Long enough to notice a wait, and short enough for a test.
 const SHORT: Duration = Duration::from_millis(150);
 
-/// A wait that ends "at once" ends far from the minute its deadline gives.
+/// A wait that ends immediately ends far from the minute of its deadline.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn rank(number: u32) -> Rank {
@@ -41,13 +41,13 @@ fn connect(server: &StoreServer, number: u32, world_size: usize) -> TcpBootstrap
     TcpBootstrap::connect(&server.address().to_string(), rank(number), world_size, &secret(), long()).unwrap()
 }
 
-/// The ranks of a world, and what has to live as long as they do.
+/// The ranks of a world, and everything that must live as long as they do.
 struct Ranks {
     ranks: Vec<Box<dyn Bootstrap>>,
     _server: Option<StoreServer>,
 }
 
-/// What a world is made by: one suite runs with each.
+/// The maker of a world. One suite runs with each.
 type Make = fn(usize, Limits) -> Ranks;
 
 fn threads(size: usize, limits: Limits) -> Ranks {
@@ -62,7 +62,7 @@ fn tcp(size: usize, limits: Limits) -> Ranks {
 }
 
 impl Ranks {
-    /// Runs a body for each rank, each in a thread, and gives what they return.
+    /// Runs a body for each rank, each in a thread, and returns the results.
     fn run<R: Send>(&self, body: impl Fn(&dyn Bootstrap) -> R + Sync) -> Vec<R> {
         std::thread::scope(|scope| {
             let body = &body;

@@ -1,4 +1,4 @@
-//! The protocol written a second time, from its description: a peer that can be made to misbehave.
+//! The protocol, written a second time from its description: a peer that can misbehave.
 
 use crate::bootstrap::{rank, secret};
 use hmac::{Hmac, KeyInit, Mac};
@@ -13,7 +13,7 @@ pub const JOIN: u8 = 1;
 pub const SET: u8 = 2;
 pub const GET: u8 = 3;
 pub const BARRIER: u8 = 5;
-/// What the store of `joined_to` allows: more than all buffers between the two hold.
+/// The limit of the store of `joined_to`: more than all buffers between the two hold.
 pub const VALUE_BYTES: u32 = 64 << 20;
 
 /// Connects and does nothing. Reads end after ten seconds, so that a test fails instead of hanging.
@@ -34,7 +34,7 @@ pub fn member(address: SocketAddr, number: u32, world_size: u32) -> TcpStream {
     stream
 }
 
-/// One that knows the secret and has not joined.
+/// A peer that knows the secret and has not joined.
 pub fn proven(address: SocketAddr) -> TcpStream {
     let mut stream = stranger(address);
     let mut challenge = [0; 41];
@@ -48,7 +48,7 @@ pub fn proven(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The proof to a challenge, with a nonce that is not as fresh as it should be.
+/// The proof for a challenge, with a nonce that is less fresh than it should be.
 pub fn proof(store_nonce: &[u8]) -> Vec<u8> {
     let mac = mac(b"tilewire bootstrap rank ", store_nonce, &[7; 32]);
     [b"tilewire\x02", &[7; 32][..], &mac].concat()
@@ -58,7 +58,7 @@ pub fn message(kind: u8, number: u64, body: &[u8]) -> Vec<u8> {
     [&[kind][..], &number.to_le_bytes(), &(body.len() as u32).to_le_bytes(), body].concat()
 }
 
-/// The body of a question that waits without end.
+/// The body of a question that waits forever.
 pub fn named(name: &str) -> Vec<u8> {
     [&u64::MAX.to_le_bytes()[..], &(name.len() as u32).to_le_bytes(), name.as_bytes()].concat()
 }
@@ -75,7 +75,7 @@ pub fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// What a rank says when this answers in place of the store.
+/// The bytes of a rank, if this answers in place of the store.
 pub fn against(serve: impl FnOnce(TcpStream) + Send, deadline: Duration) -> BootstrapError {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -86,7 +86,8 @@ pub fn against(serve: impl FnOnce(TcpStream) + Send, deadline: Duration) -> Boot
     })
 }
 
-/// What a store says that knows the secret, up to the rank's question to join, which has come when it returns.
+/// The bytes of a store that knows the secret, up to the rank's question to join. The question has arrived when this
+/// returns.
 pub fn welcome(stream: &mut TcpStream) {
     stream.write_all(&[b"tilewire\x02", &[9; 32][..]].concat()).unwrap();
     let mut proof = [0; 73];
@@ -96,7 +97,7 @@ pub fn welcome(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 13 + 8]).unwrap();
 }
 
-/// A store for one rank that knows the secret, and what the rank gets to see of it: `serve` goes on after the join.
+/// A store for one rank that knows the secret, and the rank's result. `serve` continues after the join.
 pub fn joined_to<R>(serve: impl FnOnce(TcpStream) + Send, rank_side: impl FnOnce(TcpBootstrap) -> R) -> R {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! What the calls mean: one suite for threads and for TCP.
+//! The meaning of the calls: one suite for threads and for TCP.
 
 use crate::bootstrap::{Make, SHORT, at_once, long, rank};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,8 +52,8 @@ fn all_gather_gives_every_value_by_rank_whatever_their_sizes(make: Make) {
 
 fn a_get_waits_for_its_set(make: Make) {
     make(4, Limits::default()).run(|bootstrap| {
-        // Each rank waits for the one above it, and the last one sets off the chain: every get but one comes before its
-        // set.
+        // Each rank waits for the one above it, and the last rank starts the chain. So every get but one comes before
+        // its set.
         let number = bootstrap.rank().number();
         if number < 3 {
             assert_eq!(bootstrap.get(&format!("key {}", number + 1), long()).unwrap(), [number as u8 + 1]);
@@ -131,7 +131,7 @@ fn a_full_store_says_so_and_takes_more_when_keys_are_taken(make: Make) {
     bootstrap.take("a", long()).unwrap();
     assert_eq!(full(bootstrap.set("d", &[0; 900], long())), Limit::TotalBytes);
     assert_eq!(full(bootstrap.all_gather("g", &[0; 900], long()).map(drop)), Limit::TotalBytes);
-    // What is given back counts exactly: 2 × 101 bytes are held, 798 are free.
+    // The store counts freed bytes exactly: 2 × 101 bytes are held, 798 are free.
     for _ in 0..10 {
         bootstrap.all_gather("g", &[0; 797], long()).unwrap();
         bootstrap.set("d", &[0; 797], long()).unwrap();
@@ -151,7 +151,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline(make: Make) {
         let text = error.to_string();
         let BootstrapError::Timeout { operation, name, late, waited, .. } = error else { panic!("{text}") };
         assert_eq!((operation, name.as_str()), (Operation::Barrier, "start"));
-        // Whoever's time is over first has gone by the time the last one's is.
+        // Each rank whose time is over has left when the last one's time is over.
         assert!(late.contains(&rank(2)) && waited >= SHORT, "{text}");
         assert!(text.contains("barrier 'start'") && text.contains("2"), "{text}");
     });
@@ -214,8 +214,8 @@ fn threads_of_one_rank_wait_independently(make: Make) {
         bootstrap.set("from the other thread", b"hello", long()).unwrap();
         assert_eq!(waiter.join().unwrap(), b"hello");
 
-        // Of two threads in one barrier one is refused; which, the order decides. The other rank frees the one that is
-        // not.
+        // Of two threads in one barrier, one is refused. Which one depends on the order. The other rank releases the
+        // one that waits.
         let enter = || {
             let result = bootstrap.barrier("twice", long());
             bootstrap.set(&format!("over {}", result.is_ok()), b"", long()).unwrap();
@@ -238,7 +238,7 @@ fn too_many_waits_of_one_rank_are_refused(make: Make) {
     let bootstrap: &dyn Bootstrap = &*world.ranks[0];
     std::thread::scope(|scope| {
         let both = [scope.spawn(|| bootstrap.get("a", long())), scope.spawn(|| bootstrap.get("a", long()))];
-        // One of them cannot wait; that it was told so shows that the other does.
+        // One of them cannot wait. Its error shows that the other one does.
         while !both.iter().any(|thread| thread.is_finished()) {
             std::thread::yield_now();
         }
@@ -249,7 +249,7 @@ fn too_many_waits_of_one_rank_are_refused(make: Make) {
     });
 }
 
-/// What stands between a rank and its store: from now on answers are held back until `slow` is over.
+/// A connection between a rank and its store that holds answers back from now on, until `slow` has passed.
 fn through_a_slow_line(
     slow: std::time::Duration,
 ) -> (tilewire::transport::TcpBootstrap, tilewire::transport::StoreServer) {
@@ -263,7 +263,7 @@ fn through_a_slow_line(
         let pass = |mut from: TcpStream, mut to: TcpStream, held: Option<std::time::Duration>| {
             let (mut bytes, began) = ([0; 4096], Instant::now());
             while let Ok(count @ 1..) = from.read(&mut bytes) {
-                // The exchange of proofs is over well before: a rank has little patience with that.
+                // The exchange of proofs is over well before, because a rank has little patience with it.
                 if let Some(held) = held.filter(|_| began.elapsed() > SHORT) {
                     std::thread::sleep(held);
                 }
@@ -295,7 +295,7 @@ fn who_looks_is_patient_with_a_store_that_gets_no_processor() {
     assert!(began.elapsed() >= slow);
     rank.set("card", b"told", long()).unwrap();
     assert_eq!(rank.look("card", soon(), long()).unwrap(), b"told");
-    // Without patience it is held for gone.
+    // Without patience, it counts as gone.
     let error = rank.take("card", soon()).unwrap_err();
     assert!(matches!(error, BootstrapError::StoreSilent { .. }), "{error}");
 }

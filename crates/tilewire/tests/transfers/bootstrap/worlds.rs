@@ -1,4 +1,4 @@
-//! Worlds: ranks as threads, and ranks at a place a launcher names.
+//! Worlds: ranks as threads, and ranks at a place that a launcher gives them.
 
 use crate::bootstrap::{SHORT, at_once, rank, secret};
 use std::net::TcpListener;
@@ -39,11 +39,11 @@ fn an_error_of_one_rank_is_the_error_of_the_world_and_ends_the_others() {
 
 #[test]
 fn an_error_that_all_ranks_have_is_no_rank_s() {
-    // Nobody waits for anybody, so that each comes to its own error.
+    // No rank waits for another, so each comes to its own error.
     let error = World::threads(3).run::<()>(|_| Err("the input has 10 elements".into())).unwrap_err();
     assert_eq!(error.to_string(), "all 3 ranks failed: the input has 10 elements");
     assert!(matches!(error, WorldError::AllFailed { count: 3, .. }));
-    // Not with other words, and not where there is one rank.
+    // Not if the words differ, and not with one rank.
     let error = World::threads(3).run::<()>(|world| Err(format!("rank {} it is", world.rank()).into())).unwrap_err();
     assert!(
         matches!(&error, WorldError::RankFailed { rank, source } if source.to_string() == format!("rank {rank} it is"))
@@ -80,7 +80,7 @@ fn a_rank_that_returns_early_does_not_leave_the_others_waiting() {
     assert!(text.contains("rank 0 has left, and barrier 'b' needs it"), "{text}");
 }
 
-/// In a process of its own: the limit is one of a process, and other tests have threads, too.
+/// In a separate process, because the limit is one of a process, and other tests have threads, too.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_rank_for_which_there_is_no_thread_is_named_and_ends_the_others() {
@@ -93,7 +93,7 @@ fn a_rank_for_which_there_is_no_thread_is_named_and_ends_the_others() {
         // SAFETY: `limit` is writable for the first call, and only read by the second.
         unsafe {
             assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &raw mut limit), 0);
-            // 16 MiB more: a few stacks.
+            // 16 MiB more, which is a few stacks.
             limit.rlim_cur = pages * libc::sysconf(libc::_SC_PAGESIZE) as u64 + (16 << 20);
             assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const limit), 0);
         }
@@ -144,7 +144,7 @@ fn the_rank_whose_error_it_is_is_named_and_not_the_one_that_was_told_of_it() {
     let failed = World::threads(3).run(|world| {
         let told = || TransportError::Peer { rank: rank(0), what: "no memory".into() };
         match world.rank().index() {
-            // Ends when rank 2 fails.
+            // It ends when rank 2 fails.
             0 => Err(world
                 .bootstrap()
                 .barrier("never complete", world.deadline())
@@ -170,7 +170,7 @@ fn a_rank_that_never_starts_is_named_when_the_others_join() {
                 let text = error.to_string();
                 match error {
                     WorldError::Bootstrap(BootstrapError::Timeout { absent, .. }) => assert_eq!(absent, [rank(1)]),
-                    // The first to give up leaves; the other one hears that.
+                    // The first rank to give up leaves, and the other one hears that.
                     WorldError::Bootstrap(BootstrapError::PeerGone { .. }) => {}
                     _ => panic!("{text}"),
                 }

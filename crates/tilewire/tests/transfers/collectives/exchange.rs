@@ -1,4 +1,4 @@
-//! One exchange of all ranks: how it runs, what its data are, and whether what arrived is right.
+//! One exchange of all ranks: its form, its data, and whether the right bytes arrived.
 
 use crate::case::{Way, assert_same, data, poison};
 use tilewire::collective::{Exchange, PreparedExchange, Rounds};
@@ -31,7 +31,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// One of the cases of a world of so many ranks.
+    /// One of the cases of a world of this many ranks.
     pub fn random(numbers: &mut Random, kind: Kind, ranks: usize) -> Case {
         let ways = [Way::Chosen, Way::Packet, Way::staged(256, 2), Way::staged(512, 7), Way::Direct];
         let way = numbers.pick(&ways);
@@ -74,8 +74,8 @@ impl Case {
         exchange.config(self.way.config(self.blocks)).rounds(self.rounds)
     }
 
-    /// What must be the output of a rank, where `input` is what each rank has and `hook` what happens to a chunk on its
-    /// way; `None` where the rank has no output.
+    /// The expected output of a rank. `input` returns the input of each rank, and `hook` the effect of the hooks on a
+    /// chunk. `None` if the rank has no output.
     pub fn expected<In: Element, Out>(
         &self,
         me: Rank,

@@ -5,7 +5,7 @@ use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
-use tilewire::{Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_to_all, barrier};
+use tilewire::{Algorithm, Bf16, Config, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_to_all, barrier};
 use tilewire_testkit::random::Random;
 
 /// Random cases of all kinds, each built and launched twice.
@@ -76,8 +76,8 @@ pub fn a_mebibyte_for_every_peer() {
     });
 }
 
-/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk,
-/// another one; lengths that are no whole lines.
+/// The kept and the sent chunk alternate: through the cache, around it, one of each; the same chunk, and another one;
+/// lengths that are not whole lines.
 #[test]
 pub fn large_chunks_are_sent_and_kept_in_turns() {
     let cases = [(Kind::AllGather, 2051), (Kind::AllGather, (7 << 18) + 5), (Kind::AllGather, 25 << 18)];
@@ -96,7 +96,7 @@ pub fn large_chunks_are_sent_and_kept_in_turns() {
     }
 }
 
-/// Several prepared exchanges, launched in turns over one transport: protocols, geometries and patterns alternate.
+/// Several prepared exchanges, launched alternately over one transport. Protocols, geometries and patterns change.
 pub fn back_to_back(world: &World) -> Result<(), RankError> {
     let link = joined(world, SMALL)?;
     let case = |kind, chunk, way, blocks, rounds| Case { kind, root: Rank::new(1), chunk, way, blocks, rounds };
@@ -147,13 +147,32 @@ pub fn nobody_leaves_a_barrier_before_all_have_come() {
     assert!(counts.into_iter().all(|least| least >= 4));
 }
 
-/// What is said last about a knob holds, and a configuration takes nothing back that it does not speak of.
+/// A barrier can be explained and traced like every other collective. Neither call meets the other ranks.
+#[test]
+fn a_barrier_is_explained_and_traced_like_the_others() {
+    World::threads(3)
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let text = barrier(&link).explain()?;
+            assert!(text.contains("barrier") && text.contains("packet"), "{text}");
+            if world.rank() == Rank::new(0) {
+                let traced = barrier(&link).deadline(None).trace()?;
+                assert_eq!(traced.kernel.to_string(), barrier(&link).trace()?.kernel.to_string());
+            }
+            barrier(&link).run()?;
+            Ok(link.close()?)
+        })
+        .unwrap();
+}
+
+/// The value given last for a knob holds. A configuration leaves the knobs that it does not name as they are.
 #[test]
 fn a_configuration_and_single_knobs_combine_in_any_order() {
     World::threads(2)
         .run(|world| {
             let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
             let (x, y) = (Tensor::<f32>::zeros(100_000), Tensor::<f32>::zeros(100_000));
+            let gathered = Tensor::<f32>::zeros(200_000);
             let slots = Knobs { slot_bytes: Some(4096), depth: Some(4), ..Knobs::default() };
             let exchange = || all_to_all(&link, &y, &x).primitive(Primitive::Staged);
             let kernel = |exchange: Exchange<'_, '_, f32, f32>| Ok::<_, RunError>(exchange.trace()?.kernel.to_string());
@@ -165,12 +184,19 @@ fn a_configuration_and_single_knobs_combine_in_any_order() {
             for other in [exchange().config(slots), exchange().blocks(2), exchange().blocks(2).config(slots).depth(2)] {
                 assert_ne!(kernel(other)?, wanted);
             }
+            // The same holds for settings that are no knobs, and for the knobs of far peers.
+            let ring = Config { algorithm: Some(Algorithm::Ring), rounds: Some(Rounds::Roles), ..Config::default() };
+            let gather = || all_gather(&link, &gathered, &x).primitive(Primitive::Staged);
+            let wanted = kernel(gather().config(Config { near: slots, far: Some(slots), ..ring }))?;
+            assert_eq!(kernel(gather().algorithm(Algorithm::Ring).config(slots).rounds(Rounds::Roles))?, wanted);
+            assert_eq!(kernel(gather().far(slots).config(slots).rounds(Rounds::Blocks).config(ring))?, wanted);
+            assert_ne!(kernel(gather().config(slots))?, wanted);
             Ok(link.close()?)
         })
         .unwrap();
 }
 
-/// Each call adds a window, on exchanges as on reductions, and the output says which of them is meant.
+/// Each call adds a window, for exchanges as for reductions. The output decides which of them is meant.
 #[test]
 fn of_several_windows_the_one_of_the_output_is_written() {
     World::threads(2)

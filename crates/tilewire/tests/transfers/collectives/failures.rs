@@ -1,4 +1,4 @@
-//! Nothing hangs: who waits for a rank that does not come gets an error that names it, and the others hear of it.
+//! Nothing hangs: a rank that waits for one that does not come gets an error that names it, and the others hear of it.
 
 use crate::case::{LONG, SMALL, Way, among, joined};
 use std::sync::Mutex;
@@ -10,8 +10,8 @@ use tilewire::{RunError, Tensor, all_reduce, all_to_all, recv, send};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Four ranks build; rank 2 does not run. Rank 0, whose deadline is short, says for whom it waited; the others hear of
-/// it.
+/// Four ranks build; rank 2 does not run. Rank 0, which has a short deadline, says for which rank it waited. The others
+/// hear of it.
 fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
     let late = Rank::new(2);
     let errors = among(4, LONG, |world| {
@@ -23,7 +23,7 @@ fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
         let mut op = if way == Way::Direct { exchange.window(&window).build()? } else { exchange.build()? };
         let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
         if world.rank() == late {
-            // Its card is told by the build, so the others do launch.
+            // The build tells the others its card, so the others do launch.
             meet("failed")?;
             return Ok(op.run().unwrap_err());
         }
@@ -34,7 +34,7 @@ fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
     let errors = errors.unwrap();
     let cause = Cause::timed_out(0, Some(2));
     for rank in [1, 3] {
-        // In its launch; or before it, where it got no processor for so long.
+        // In its launch, or before it if it got no processor for so long.
         assert_eq!(heard(&errors[rank]), cause, "rank {rank}");
     }
     assert_eq!(heard(&errors[2]), cause);
@@ -96,7 +96,7 @@ pub fn a_rank_that_never_builds_is_named() {
     });
     let errors: Vec<String> = errors.unwrap().into_iter().flatten().collect();
     assert_eq!(errors.len(), 2);
-    // The first to give up names rank 1; the other may hear of that first.
+    // The first rank to give up names rank 1. The other may hear of that first.
     assert!(errors.iter().any(|error| error.contains("rank 1")), "{errors:?}");
 }
 
@@ -116,7 +116,7 @@ pub fn what_is_built_and_dropped_breaks_the_transport_for_all() {
     assert_eq!(errors.unwrap(), [true; 3]);
 }
 
-/// The cause that a rank heard of, however it came to hear of it.
+/// The cause that a rank heard of, in whichever way it heard of it.
 pub fn heard(error: &RunError) -> Cause {
     match error {
         RunError::PeerFailed { cause, .. } => *cause,
@@ -140,14 +140,13 @@ pub fn an_error_of_one_ranks_build_ends_the_others_long_before_their_deadline() 
         Ok(result?)
     });
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
-    // What is reported is the cause, and not what became of the others.
+    // The report contains the cause, not its effect on the others.
     let words = result.unwrap_err().to_string();
     assert!(words.starts_with("rank 1 failed: ") && words.contains("pad it to 33"), "{words}");
     assert_eq!(heard_by.into_inner().unwrap(), [Cause { code: AbortCode::Failed, rank: 1, reason: 0 }; 2]);
 }
 
-/// A thread that comes to the end of its closure before it made the calls of the others: none of them, or one launch
-/// too few.
+/// A thread that ends its closure before it made the calls of the others: none of them, or one launch too few.
 #[test]
 pub fn a_thread_that_leaves_is_not_waited_for() {
     for launches in [0, 1, 7] {
@@ -169,7 +168,7 @@ pub fn a_thread_that_leaves_is_not_waited_for() {
     }
 }
 
-/// What a thread has sent before it came to its end arrives.
+/// Data that a thread sent before it ended arrives.
 #[test]
 pub fn what_a_thread_sent_before_it_left_arrives() {
     for len in [1, 100, 5000] {
@@ -182,7 +181,7 @@ pub fn what_a_thread_sent_before_it_left_arrives() {
             }
             let y = Tensor::<u32>::zeros(len);
             let mut take = recv(&link, &y, Rank::new(1)).build()?;
-            // The other is gone by then, unless it waits for room.
+            // The other rank has left by then, unless it waits for room.
             std::thread::sleep(Duration::from_millis(20));
             take.run()?;
             Ok(y.to_vec() == x.to_vec())

@@ -1,5 +1,5 @@
-//! The fields of a hook's context that say *what* a value is mean the same in every algorithm, protocol and size, on
-//! the CPU engine and by the checker's definition; where no single rank qualifies the build refuses them, whatever the
+//! The fields of a hook's context that say *which* value it handles mean the same in every algorithm, protocol and
+//! size, on the CPU engine and in the evaluator. If no single rank qualifies, the build refuses the field, in every
 //! algorithm, protocol and size.
 
 use crate::case::{has_far, joined, threads};
@@ -14,7 +14,7 @@ use tilewire::{
 };
 use tilewire_testkit::fields::{self, Collective, Form, Leg};
 
-/// Room for messages of 600 elements in packets, and small slots besides.
+/// Room for messages of 600 elements in packets, and also small slots.
 const OPTIONS: ShmOptions = ShmOptions {
     per_peer_bytes: Some(32 << 10),
     max_blocks_per_peer: Some(8),
@@ -29,7 +29,7 @@ fn runs<T: Reducible>(world: &World, link: &dyn Transport, form: &Form) -> Resul
     let (me, ranks) = (world.rank().index(), world.size());
     let (sent, received) = form.collective.chunks(me, ranks);
     let direct = form.primitive == Some(Primitive::Direct);
-    // A reduction reads its peers' inputs, everything else writes its peers' outputs. All ranks have equal windows.
+    // A reduction reads its peers' inputs. Everything else writes its peers' outputs. All ranks have equal windows.
     let reads = direct && form.collective.reduces();
     let chunks = if reads { sent } else { form.collective.chunks(ranks - 1, ranks).1 };
     let window = direct.then(|| Window::<T>::allocate(link, chunks * form.len)).transpose()?;
@@ -43,7 +43,7 @@ fn runs<T: Reducible>(world: &World, link: &dyn Transport, form: &Form) -> Resul
     }
 }
 
-/// Every form, in one of several layouts of its rounds; what nothing is said about stays as the library chooses it.
+/// Every form, in one of several layouts of its rounds. Unset choices are the library's.
 fn laid_out() -> Vec<Form> {
     let layouts = [(None, None), (Some(2), Some(Rounds::Blocks)), (Some(1), Some(Rounds::Legs))];
     let lay = |(k, form): (usize, Form)| match form.primitive {
@@ -56,7 +56,7 @@ fn laid_out() -> Vec<Form> {
 #[test]
 pub fn fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol_and_size() {
     let forms = laid_out();
-    // Nothing is left out by mistake.
+    // No form is left out by mistake.
     for collective in Collective::ALL {
         let of = || forms.iter().filter(|form| form.collective == collective);
         assert!(collective.algorithms().iter().all(|&way| of().any(|form| form.algorithm == way)), "{collective:?}");
@@ -67,7 +67,7 @@ pub fn fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol
     for ranks in [2, 3, 4] {
         threads(ranks, "fields", |world| {
             let link = joined(world, OPTIONS)?;
-            // A one-shot all-reduce goes in packets, which far peers do not take.
+            // A one-shot all-reduce uses packets, which far peers do not take.
             let is_one_shot =
                 |form: &&Form| form.collective == Collective::AllReduce && form.algorithm == Some(Algorithm::OneShot);
             let mut possible = forms.iter().filter(|form| !(has_far(&link) && is_one_shot(form)));
@@ -102,7 +102,7 @@ fn an_unconfigured_all_reduce_has_the_same_fields_for_60_and_for_600_elements() 
                     .consume(|c, x| c.output.store(c.pos(), x * 100 + c.peer().cast::<i32>()))
             };
             builder().run()?;
-            // 0 + 1 + 2 are the ranks whose inputs it came from.
+            // 0 + 1 + 2 are the ranks from whose inputs the sum came.
             assert_eq!(out.to_vec(), vec![300 + world.rank().number() as i32; len], "{len} elements");
             protocols.push(builder().trace()?.kernel.roles.len());
         }
@@ -111,7 +111,7 @@ fn an_unconfigured_all_reduce_has_the_same_fields_for_60_and_for_600_elements() 
     });
 }
 
-/// A world on one thread, as between GPUs where it has copies of roles.
+/// A world on one thread. If it has copies of roles, it is as between GPUs.
 fn rehearsal(ranks: usize, copies: usize) -> Vec<RehearsalRank> {
     let geometry = Geometry {
         world_size: ranks,
@@ -124,7 +124,7 @@ fn rehearsal(ranks: usize, copies: usize) -> Vec<RehearsalRank> {
     Rehearsal::new(geometry).with_copies(copies).ranks()
 }
 
-/// What the checker's evaluator computes of a form.
+/// The evaluator's result of a form.
 fn evaluates<T: Reducible>(links: &[RehearsalRank], form: &Form) {
     let ranks = links.len();
     let outputs: Vec<Tensor<T>> =
@@ -155,7 +155,7 @@ fn fields_mean_the_same_to_the_evaluator_with_and_without_copies_of_roles() {
     for copies in [1, 2] {
         let links = rehearsal(3, copies);
         laid_out().iter().filter(|form| here(form)).for_each(|form| evaluates::<i64>(&links, form));
-        // Elements of which several share a packet: between GPUs these are sent, taken and combined in one pass.
+        // Several of these elements share a packet. Between GPUs, packets are sent, taken and combined in one pass.
         let one_pass = Form {
             collective: Collective::AllReduce,
             algorithm: Some(Algorithm::OneShot),
@@ -190,7 +190,7 @@ fn a_map_is_the_collective_of_one_rank() {
 
 // ---- refusals -----------------------------------------------------------------------------------------------------
 
-/// Whether a form refuses that this hook asks for both ranks: by its collective and the hook alone.
+/// True if a form refuses a hook that asks for both ranks. This depends only on the collective and the hook.
 fn refuses(form: &Form, hook: Leg) -> bool {
     match hook {
         Leg::Produce => !form.collective.ends_in_one(),
@@ -242,7 +242,7 @@ fn a_refusal_has_the_line_and_the_field_to_use_instead() {
     let (one, all) = (Tensor::<i64>::zeros(10), Tensor::<i64>::zeros(30));
     let line = line!() + 3;
     let traced = [
-        // A line each, from here on.
+        // From here on, each on a separate line.
         all_gather(link, &all, &one).produce(|c| c.peer()).trace(),
         broadcast(link, &Tensor::<i64>::zeros(10), &one, link.rank()).produce(|c| c.peer()).trace(),
         all_reduce(link, &Tensor::<i64>::zeros(10), &one).produce(|c| c.peer()).trace(),
@@ -252,7 +252,7 @@ fn a_refusal_has_the_line_and_the_field_to_use_instead() {
     let instead = ["c.rank()", "c.rank()", "c.shard()", "c.shard()", "c.rank()"];
     for (k, (traced, instead)) in traced.into_iter().zip(instead).enumerate() {
         let Err(RunError::Build(error)) = traced else { panic!("case {k} is not refused") };
-        // However many legs call the hook, it is one mistake.
+        // Although several legs call the hook, it is one mistake.
         let [misuse] = error.misuses() else { panic!("{error}") };
         assert_eq!(misuse.at.line, line + k as u32, "{misuse}");
         assert!(misuse.at.file.ends_with("collectives/fields.rs"), "{misuse}");
@@ -260,12 +260,12 @@ fn a_refusal_has_the_line_and_the_field_to_use_instead() {
     }
 }
 
-/// What a refusal says; nothing where there is none.
+/// The message of a refusal. `None` if there is none.
 fn text(traced: Result<Traced, RunError>) -> String {
     traced.err().map_or_else(String::new, |error| error.to_string())
 }
 
-/// `direct` writes windows by produce hooks of their own.
+/// `direct` writes windows by separate produce hooks.
 #[test]
 fn windows_refuse_what_staging_refuses() {
     threads(2, "windows", |world| {

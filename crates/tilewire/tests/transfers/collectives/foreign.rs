@@ -1,4 +1,5 @@
-//! Memory that other people own, in collectives: it lives as long as a launch may use it, and what is lent comes back.
+//! Memory of other owners in collectives. It lives as long as a launch may use it, and lent memory goes back to its
+//! owner.
 
 use crate::case::{SMALL, assert_same, data, seed, threads};
 use std::ptr::NonNull;
@@ -9,7 +10,7 @@ use tilewire::tensor::{Axis, Foreign};
 use tilewire::transport::Rank;
 use tilewire::{RunError, Tensor, all_gather, all_to_all, map, recv, send};
 
-/// Somebody's buffer. It says when it is freed.
+/// A buffer of another owner. It records when it is freed.
 struct Owner {
     words: Box<[AtomicU32]>,
     freed: Arc<AtomicBool>,
@@ -22,7 +23,7 @@ impl Owner {
         (Arc::new(Owner { words, freed: freed.clone() }), freed)
     }
 
-    /// Columns of it as a tensor that keeps it alive.
+    /// Columns of it as a tensor that keeps the buffer alive.
     fn columns(self: &Arc<Owner>, shape: &[usize], strides: &[isize], first: usize) -> Tensor<u32> {
         let start = NonNull::from(&*self.words).cast::<u32>();
         // SAFETY: the words are kept by the owner, which is the keep-alive, and this test does not use them meanwhile.
@@ -33,7 +34,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // What is used after this is found.
+        // A later use would be noticed.
         self.words.iter().for_each(|word| word.store(0xdead_beef, Ordering::Relaxed));
         self.freed.store(true, Ordering::SeqCst);
     }
@@ -58,7 +59,7 @@ fn memory_that_its_owner_frees_lives_until_the_last_launch_is_over() {
         drop(op);
         assert!(freed.load(Ordering::SeqCst));
 
-        // The owner lets go while the launch waits for its peer.
+        // The owner lets go of it while the launch waits for its peer.
         let (owner, freed) = Owner::new(100);
         let y = owner.columns(&[100], &[1], 0);
         if me == Rank::new(0) {
@@ -113,7 +114,7 @@ fn a_slice_is_lent_for_a_closure_and_void_afterwards() {
         drop(op);
         Ok(link.close()?)
     });
-    // A launch over it is refused, and nothing is run; a panic gives the memory back as well.
+    // A launch over it is refused, and nothing runs. A panic also gives the memory back.
     let mut numbers = [1.0f32, 2.0];
     let mut op = Tensor::lend(&mut numbers, |x| map(x, x).produce(|c| c.input.load(c.pos()) * 2.0).build()).unwrap();
     let error = op.run().unwrap_err().to_string();
@@ -128,7 +129,7 @@ fn a_slice_is_lent_for_a_closure_and_void_afterwards() {
     assert!(panicked.is_err() && leaked.into_inner().unwrap().try_get(0).is_err());
 }
 
-/// As on a GPU: a hook captures columns of a matrix, and the rows between them stay out of its reach.
+/// As on a GPU: a hook captures columns of a matrix, and cannot reach the bytes between its rows.
 #[test]
 fn a_captured_tensor_may_be_strided() {
     threads(2, "captured", |world| {
@@ -148,7 +149,7 @@ fn a_captured_tensor_may_be_strided() {
             for factor in [1.0, 3.0] {
                 let scaled: Vec<f32> =
                     (0..rows * cols).map(|i| factor * number(7, i / cols, first + i % cols)).collect();
-                // What is captured is read at every launch.
+                // Captured memory is read at every launch.
                 scale.copy_from(&scaled);
                 op.run()?;
                 for (i, got) in out.to_vec().into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Exchanges with hooks, against plain Rust on the host; and what a hook sees of the exchange it is in.
+//! Exchanges with hooks, compared with plain Rust on the host, and the hook's view of its exchange.
 
 use crate::case::{LONG, SMALL, Way, assert_same, floats, joined, seed, threads};
 use crate::collectives::exchange::{Case, KINDS};
@@ -9,7 +9,7 @@ use tilewire::{F8E4M3, Tensor, all_to_all};
 
 const GROUP: usize = 32;
 
-/// All kinds by these ways, with both layouts.
+/// All kinds in these forms, with both layouts.
 fn every(ways: &[(Way, usize)], body: impl Fn(&World, &dyn Transport, Case) -> Result<(), RankError> + Sync) {
     for ranks in [1, 2, 3, 5] {
         threads(ranks, "hooks", |world| {
@@ -27,7 +27,7 @@ fn every(ways: &[(Way, usize)], body: impl Fn(&World, &dyn Transport, Case) -> R
     }
 }
 
-/// Input, output and, for `direct`, the window it is in.
+/// The input, the output and, for `direct`, the window that contains it.
 type Tensors = (Tensor<f32>, Tensor<f32>, Option<Window<f32>>);
 
 fn tensors(case: &Case, link: &dyn Transport) -> Result<Tensors, tilewire::RunError> {
@@ -112,7 +112,7 @@ pub fn a_consume_hook_adds_to_what_is_there() {
 pub fn chunks_may_change_their_length_and_type_on_the_way() {
     threads(3, "another length", |world| {
         let link = joined(world, SMALL)?;
-        // Of every pair of elements the sum arrives, as an integer.
+        // The sum of every pair of elements arrives, as an integer.
         let inp = Tensor::from_fn(3 * 200, |i| i as f32);
         let out = Tensor::<i32>::zeros(3 * 100);
         let pairs = all_to_all(&link, &out, &inp).blocks(2);
@@ -133,7 +133,7 @@ pub fn a_hook_knows_peers_shard_and_block() {
             // A position of the chunk for each fact that the sender knows, and one for each that the receiver knows.
             const FACTS: usize = 7;
             let (inp, out) = (Tensor::<i64>::zeros(4 * FACTS), Tensor::<i64>::zeros(8 * FACTS));
-            // Seven elements are a tile, by whatever protocol.
+            // A tile has seven elements, by every protocol.
             let exchange =
                 all_to_all(&link, &out, &inp).blocks(blocks).rounds(rounds).granule(FACTS).slot_bytes(8 * FACTS);
             exchange

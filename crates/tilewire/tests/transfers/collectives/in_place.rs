@@ -1,4 +1,4 @@
-//! In place where that makes sense, and an error where it does not.
+//! In place where it makes sense, and an error elsewhere.
 
 use crate::case::{SMALL, Way, assert_same, data, has_far, joined, seed, threads};
 use crate::collectives::exchange::{Case, Kind};
@@ -76,7 +76,7 @@ pub fn what_would_overwrite_what_is_still_to_be_sent_is_refused() {
         let (low, high) = (x.slice(0..2 * CHUNK), x.slice(1..2 * CHUNK + 1));
         overlap(all_to_all(&link, &low, &low).run(), CHUNK * 4);
         overlap(all_to_all(&link, &low, &high).run(), CHUNK * 4);
-        // Not where it must be: one element too far.
+        // Not at the right place: one element too far.
         let first = world.rank().index() * CHUNK + 1;
         overlap(all_gather(&link, &low, &x.slice(first..first + CHUNK)).run(), CHUNK * 4);
         // A hook would change the chunk while it is being sent.
@@ -152,13 +152,13 @@ pub fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
         };
         overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(-c.pos() + 99)).run());
         overlap(all_reduce(&link, &x, &x).chunk_shape(10, 10).produce(|c| c.input.at(c.col(), c.row())).run());
-        // A captured handle to the same memory, and a result that is stored elsewhere.
+        // A captured handle to the same memory, and a result that is stored at another position.
         overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()) + x.at(c.pos() / 2)).run());
         overlap(all_reduce(&link, &x, &x).consume(|c, x| c.output.store(-c.pos() + 99, x)).run());
         // A store under a mask writes only some of the positions that are read.
         let halves = all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()));
         overlap(halves.consume(|c, x| c.output.store_if(c.pos().lt(50), c.pos(), x)).run());
-        // A reduce-scatter may write its chunk while it still produces for others.
+        // A reduce-scatter would write its chunk while it still produces for others.
         let own = x.slice(me.index() * 50..(me.index() + 1) * 50);
         let scattered = reduce_scatter(&link, &own, &x).primitive(Primitive::Staged);
         overlap(scattered.produce(|c| c.input.load(c.pos()) + own.at(c.pos())).run());

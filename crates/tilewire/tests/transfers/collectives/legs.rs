@@ -1,6 +1,5 @@
-//! What the hooks of each leg may read and write, in `map` and in every collective; and that memory of the output is
-//! read only by the element that writes it. It is all decided by the build: nothing is launched but what must be right
-//! in place.
+//! What the hooks of each leg may read and write, in `map` and in every collective. Memory of the output may be read
+//! only by the element that writes it. The build decides all of this, and only correct in-place kernels are launched.
 
 use crate::case::{SMALL, threads};
 use tilewire::hook::MisuseKind;
@@ -24,8 +23,8 @@ fn link() -> RehearsalRank {
     Rehearsal::small(2, 2).ranks().remove(0)
 }
 
-/// Gives `map` and every collective some hooks, where `$out` is the output and `$inp` the input, and traces it. Rank 0
-/// of two ranks is every root, so that both hooks run there.
+/// Gives hooks to `map` and to every collective, where `$out` is the output and `$inp` the input, and traces them. Rank
+/// 0 of two ranks is every root, so both hooks run there.
 macro_rules! every {
     (|$builder:ident, $out:ident, $inp:ident| $with:expr) => {{
         let (link, me, peer) = (&link(), Rank::new(0), Rank::new(1));
@@ -56,7 +55,7 @@ macro_rules! every {
     }};
 }
 
-/// The build was refused with one misuse, on this line of this file.
+/// Asserts that the build was refused with one misuse, on this line of this file.
 #[track_caller]
 fn wrong_leg((name, result): Built, line: u32, hook: &'static str, what: &'static str, writes: bool) {
     let Err(RunError::Build(error)) = &result else { panic!("{name}: {:?}", result.map(|_| "built")) };
@@ -84,7 +83,7 @@ fn builds((name, result): Built) {
 
 #[test]
 fn produce_does_not_write_the_output() {
-    // Of what stands in a macro the compiler names the macro's line.
+    // For code inside a macro, the compiler reports the macro's line.
     let line = line!() + 1;
     for built in every!(|x, _out, _inp| {
         x.produce(|c| {
@@ -94,7 +93,7 @@ fn produce_does_not_write_the_output() {
     }) {
         wrong_leg(built, line, "produce", "c.output", true);
     }
-    // Nor by another way, nor where there is none.
+    // Nor in another way, nor if there is no input.
     let (link, out, inp) = (link(), zeros(CHUNK), zeros(CHUNK));
     let line = line!() + 2;
     let masked = map(&out, &inp).produce(|c| {
@@ -116,7 +115,7 @@ fn produce_does_not_read_the_output() {
     for built in every!(|x, _out, _inp| x.produce(|c| c.input.load(c.pos()) + c.output.load(c.pos()))) {
         wrong_leg(built, line, "produce", "c.output", false);
     }
-    // Its length and its shape are known all the same.
+    // Its length and its shape are known, though.
     for built in every!(|x, _out, _inp| x.produce(|c| c.input.load(c.pos()) * c.output.len() as f32)) {
         builds(built);
     }
@@ -124,7 +123,7 @@ fn produce_does_not_read_the_output() {
 
 #[test]
 fn no_hook_writes_the_input() {
-    // Of what stands in a macro the compiler names the macro's line.
+    // For code inside a macro, the compiler reports the macro's line.
     let line = line!() + 1;
     for built in every!(|x, _out, _inp| {
         x.consume(|c, x| {
@@ -150,7 +149,7 @@ fn consume_reads_the_ranks_own_input_where_it_has_one() {
     let received = received.consume(|c, x| c.output.store(c.pos(), x + c.input.load(c.pos())));
     wrong_leg(("broadcast", received.trace()), line, "consume", "c.input", false);
 
-    // And it is that: not what the other rank has.
+    // It is this rank's own input, not the other rank's.
     threads(2, "own input", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, peer) = (world.rank().number() as f32, world.rank().after(1, 2));
@@ -199,7 +198,7 @@ fn staging_is_read_by_consume_alone_and_written_by_none() {
 #[test]
 fn produce_captures_no_memory_of_the_output_where_another_leg_writes_it() {
     for built in every!(|x, out, _inp| x.produce(|c| c.input.load(c.pos()) + out.at(c.pos()))) {
-        // In a map the element that reads a position writes it, after that.
+        // In a map, the element that reads a position writes it afterwards.
         if built.0 == "map" {
             builds(built);
         } else {
@@ -220,17 +219,17 @@ fn produce_captures_no_memory_of_the_output_where_another_leg_writes_it() {
 
 #[test]
 fn consume_reads_memory_of_the_output_only_where_it_writes_it() {
-    // As every position is combined with what is there.
+    // Every position is combined with its old value.
     for built in every!(|x, _out, _inp| x.consume(|c, x| c.output.store(c.pos(), c.output.load(c.pos()) + x))) {
         builds(built);
     }
-    // The neighbour's place may have been written, or not.
+    // The neighbour may already have been written.
     for built in every!(|x, _out, _inp| {
         x.consume(|c, x| c.output.store(c.pos(), c.output.load(CHUNK as i64 - 1 - c.pos()) + x))
     }) {
         overlaps(built, CHUNK * 4);
     }
-    // The same by a captured tensor: where chunks are parts of the output, another leg writes other places of it.
+    // The same through a captured tensor. If chunks are parts of the output, another leg writes other places of it.
     for built in every!(|x, out, _inp| x.consume(|c, x| c.output.store(c.pos(), out.at(c.pos()) + x))) {
         match built.0 {
             "all_to_all" | "all_gather" | "ring all_gather" | "gather" => overlaps(built, 2 * CHUNK * 4),
@@ -241,7 +240,7 @@ fn consume_reads_memory_of_the_output_only_where_it_writes_it() {
         let whole = if matches!(built.0, "all_to_all" | "all_gather" | "ring all_gather" | "gather") { 2 } else { 1 };
         overlaps(built, whole * CHUNK * 4);
     }
-    // Indices that are loaded are the same where they are loaded from the same place.
+    // Loaded indices are equal if they are loaded from the same place.
     let index = Tensor::from_fn(CHUNK, |i| (CHUNK - 1 - i) as i32);
     for built in every!(|x, _out, _inp| {
         let index = index.clone();
@@ -278,7 +277,7 @@ fn a_map_in_place_reads_the_position_that_it_writes() {
         let x = numbers();
         map(&x, &x).blocks(blocks).produce(|c| c.input.load(c.pos()).group_max(2)).run().unwrap();
         assert_eq!(x.to_vec(), (0..CHUNK).map(|i| (i | 1) as f32).collect::<Vec<_>>());
-        // By rows and columns, too, and as another type of the same size.
+        // Also by rows and columns, and as another type of the same size.
         let x = numbers();
         let same = map(&x, &x).blocks(blocks).chunk_shape(8, 8);
         same.produce(|c| c.input.at(c.row(), c.col()) + 1.0).run().unwrap();
@@ -299,12 +298,12 @@ fn a_map_whose_output_lies_over_something_else_that_is_read_is_refused() {
     overlaps(("transposed", map(&low, &low).chunk_shape(8, 8).produce(|c| c.input.at(c.col(), c.row())).trace()), 256);
     overlaps(("captured", map(&low, &zeros(CHUNK)).produce(|c| c.input.load(c.pos()) + high.at(c.pos())).trace()), 256);
     overlaps(("neighbour", map(&low, &zeros(CHUNK)).produce(|c| low.at(c.pos() ^ 1)).trace()), 256);
-    // After the position was written it has the new number.
+    // After the position was written, it holds the new number.
     let error = map(&low, &low).consume(|c, x| c.output.store(c.pos() ^ 1, x)).run().unwrap_err();
     assert!(matches!(error, RunError::Transfer(TransferError::Overlap { .. })), "{error}");
     // Nothing was launched.
     assert_eq!(x.to_vec(), (0..=CHUNK).map(|i| i as f32).collect::<Vec<_>>());
-    // Side by side is no overlap.
+    // Neighbouring tensors do not overlap.
     map(&x.slice(0..32), &x.slice(32..64)).run().unwrap();
     assert_eq!(x.get(0), 32.0);
 }

@@ -1,5 +1,4 @@
-//! Many ranks: what is chosen where nobody says anything is small enough for them to meet, and large enough for every
-//! collective.
+//! Many ranks: the default sizes are small enough for them to meet, and large enough for every collective.
 
 use std::time::Duration;
 use tilewire::link::{ShmOptions, ShmTransport, Transport};
@@ -8,10 +7,10 @@ use tilewire::{
     RunError, Tensor, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce_scatter, scatter, sendrecv,
 };
 
-/// On two free cores 3 s are enough for either; a busy machine gets more.
+/// On two free cores 3 s are enough for either. A busy machine gets more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Element `i` of what a rank has: of ordinary size, so that sums of all ranks are exact.
+/// Element `i` of a rank's data. It is of ordinary size, so that sums of all ranks are exact.
 fn of(rank: Rank, i: usize) -> f32 {
     (rank.index() * 31 + i % 1009) as f32
 }
@@ -49,7 +48,7 @@ fn sixty_four_processes_meet_and_finish_a_first_all_reduce() {
     job.finish();
 }
 
-/// Every collective with chunks of `len` elements, every element right.
+/// Every collective with chunks of `len` elements. Every element is compared.
 fn every_collective(world: &World, link: &ShmTransport, len: usize) -> Result<(), RunError> {
     let (me, ranks) = (world.rank(), world.size());
     let (next, before, root) = (me.after(1, ranks), me.after(ranks - 1, ranks), Rank::new(ranks as u32 - 1));
@@ -82,7 +81,7 @@ fn every_collective(world: &World, link: &ShmTransport, len: usize) -> Result<()
     barrier(link).run()
 }
 
-/// Worlds on both sides of where something gets smaller.
+/// Worlds on both sides of each size at which a default gets smaller.
 #[test]
 fn every_collective_works_unconfigured_in_worlds_of_every_size() {
     for (ranks, lens) in [(5, &[1, 100, 70_000][..]), (9, &[64, 5000]), (17, &[300]), (33, &[2])] {

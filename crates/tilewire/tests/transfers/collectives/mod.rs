@@ -1,6 +1,6 @@
-//! Collectives among ranks that are threads, and a named part of it among processes: bit for bit what a plain,
-//! sequential computation on the host gives, or an error that says why not. `TILEWIRE_SENDRECV=full` runs more of the
-//! random cases; `TILEWIRE_SEED` chooses others.
+//! Collectives among ranks that are threads, and a named part of them among processes. The result is bit for bit that
+//! of a plain, sequential computation on the host, or an error that gives the reason. `TILEWIRE_SENDRECV=full` runs
+//! more of the random cases; `TILEWIRE_SEED` chooses others.
 
 mod exchange;
 pub mod exchanges;

@@ -26,8 +26,8 @@ fn random_reductions_among_three_processes() {
     in_processes("collectives::processes::random_reductions_among_three_processes", 3, reductions::back_to_back);
 }
 
-/// Three ranks with a deadline that no test waits for; what each says is `expected`. Rank 1 stays alive until all have
-/// spoken: it is its leaving the transport that they hear of, not its death.
+/// Three ranks with a deadline that no test waits for. `expected` is the report of each. Rank 1 stays alive until all
+/// have reported: they hear that it left the transport, not that it died.
 fn three(test: &str, expected: [&str; 3], body: impl Fn(&World) -> Result<(), RunError>) {
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "600s");
@@ -69,7 +69,7 @@ fn launches_that_wait_for_a_rank_that_left_end() {
         let (inp, out) = (Tensor::<u32>::zeros(30), Tensor::<u32>::zeros(30));
         let mut op = all_to_all(&link, &out, &inp).build()?;
         op.run()?;
-        // As by a `?` between two launches: rank 1 makes two, the others a third.
+        // Like a `?` between two launches: rank 1 makes two, the others a third.
         op.run()?;
         if world.rank() == Rank::new(1) { Ok(()) } else { op.run() }
     });
@@ -99,7 +99,7 @@ fn what_a_rank_sent_before_it_left_arrives() {
     three(test, ["all is well"; 3], |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (first, second, x) = (Rank::new(0), Rank::new(1), Tensor::from_fn(30, |i| i as u32));
-        // So that rank 0 builds, and looks, only when rank 1 is gone; rank 2 has nothing to do with it.
+        // So rank 0 builds, and looks, only when rank 1 is gone. Rank 2 is not involved.
         let gone = |link: ShmTransport| {
             drop(link);
             world.bootstrap().barrier("gone", world.deadline()).unwrap();
@@ -107,7 +107,7 @@ fn what_a_rank_sent_before_it_left_arrives() {
         match world.rank() {
             rank if rank == second => {
                 let mut give = send(&link, &x, first).build()?;
-                // The first launch meets the peer's build; the second is what must arrive.
+                // The first launch meets the peer's build. The second one's data must arrive.
                 give.run()?;
                 give.run()?;
                 drop(give);

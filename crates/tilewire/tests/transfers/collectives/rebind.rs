@@ -1,5 +1,5 @@
-//! Prepared collectives over other tensors: the same results as if they had been built again, or an error that says
-//! what differs.
+//! Prepared collectives over other tensors: the same results as after another build, or an error that says what
+//! differs.
 
 use crate::case::{SMALL, Way, assert_same, data, seed, threads};
 use tilewire::collective::RebindError;
@@ -38,7 +38,7 @@ fn every_launch_may_have_tensors_of_its_own() {
                     assert_same(&out.to_vec(), &must, (way, k, me));
                 }
             }
-            // One side rebinds, the other does not notice. In place stays in place.
+            // One side rebinds, and the other does not notice. In place stays in place.
             let x = |k: u32| Tensor::from_fn(100, |i| i as u32 + 1000 * k);
             let (first, second) = (Rank::new(0), Rank::new(1));
             if ranks > 1 && me == first {
@@ -98,7 +98,7 @@ fn tensors_that_are_not_alike_are_refused_and_the_old_ones_stay() {
         op.run()?;
         assert_eq!((out.get(1), out.get(127)), (2.0, 64.0));
         drop(op);
-        // What peers reach stays; what they do not reach goes.
+        // Tensors that peers reach stay. Others can be replaced.
         let (window, other) = (Window::<f32>::allocate(&link, 128)?, Window::<f32>::allocate(&link, 128)?);
         let mut op = all_gather(&link, window.tensor(), &inp).window(&window).build()?;
         refused(op.rebind(other.tensor(), &inp), "in a window, so peers have its address");
@@ -132,10 +132,10 @@ fn posts_read_the_new_input_where_it_lies() {
             let base = 1000 * k as u32 + me;
             assert_eq!((window.tensor().get(0), window.tensor().get(63)), (base, base + 100));
         }
-        // A network may keep what it is lent, and the owner of this has it back soon.
+        // A network may keep lent memory registered, and its owner has it back soon.
         let error = Tensor::lend(&mut [0u32; 64], |lent| op.rebind(window.tensor(), lent)).unwrap_err().to_string();
         assert!(error.contains("memory that a network may keep"), "{error}");
-        // Nor can the window move: posts name its registration.
+        // The window cannot move either, because posts name its registration.
         let other = Window::<u32>::allocate(&link, 64)?;
         let error = op.rebind_window(&other, &inputs[0]).unwrap_err().to_string();
         assert!(error.contains("far peers write by posts"), "{error}");
@@ -146,7 +146,7 @@ fn posts_read_the_new_input_where_it_lies() {
     });
 }
 
-/// Element `i` of what a rank gives in a step.
+/// Element `i` of the data of a rank in a step.
 fn of_step(step: usize, rank: usize, i: usize) -> u32 {
     (step * 10_000 + rank * 1000 + i) as u32
 }
@@ -170,7 +170,7 @@ fn windows_of_all_ranks_are_swapped_a_thousand_times() {
             tensor.copy_from(&(0..tensor.len()).map(|i| of_step(step, me, i)).collect::<Vec<_>>());
         };
         let sum = |step, i| (0..RANKS).map(|rank| of_step(step, rank, i)).sum::<u32>();
-        // Each of the four in turn, three windows in turn.
+        // Each of the four calls in turn, with three windows in turn.
         for step in 0..1000 {
             let (out, inp) = (&outs[step % 3], &inps[step % 3]);
             match step % 4 {
@@ -188,7 +188,7 @@ fn windows_of_all_ranks_are_swapped_a_thousand_times() {
                     let must = |i: usize| of_step(step, i / len, i % len);
                     assert_eq!(out.tensor().to_vec(), (0..RANKS * len).map(must).collect::<Vec<_>>(), "step {step}");
                 }
-                // The next call meets all ranks again: they have read the input by then.
+                // The next call meets all ranks again. They have read the input by then.
                 2 => {
                     fill(inp.tensor(), step);
                     reduce.rebind_windows(out, inp)?;
@@ -205,7 +205,7 @@ fn windows_of_all_ranks_are_swapped_a_thousand_times() {
                 }
             }
         }
-        // What is refused leaves the old windows, and tells nobody.
+        // A refused rebind keeps the old windows, and tells nobody.
         let refused = |result: Result<(), RunError>, part: &str| match result {
             Err(RunError::Rebind(error)) => assert!(error.to_string().contains(part), "{error}"),
             other => panic!("{other:?} instead of {part}"),
@@ -219,7 +219,7 @@ fn windows_of_all_ranks_are_swapped_a_thousand_times() {
         exchange.run()?;
         assert_eq!(outs[0].tensor().get(0), of_step(7, 0, me * len));
         drop((exchange, gather, reduce, scatter));
-        // Both sides of a transfer, of which one has no output.
+        // Both sides of a transfer. One of them has no output.
         let two = [Window::<u32>::allocate(&link, len)?, Window::allocate(&link, len)?];
         let (first, second) = (Rank::new(0), Rank::new(1));
         if me == 0 {
@@ -251,7 +251,7 @@ fn ranks_that_rebind_to_different_windows_all_hear_of_it() {
         let mine = if world.rank().index() == 1 { &windows[2] } else { &windows[1] };
         op.rebind_window(mine, &Tensor::<u32>::zeros(2))?;
         let error = op.run().unwrap_err();
-        // And it stays so.
+        // This does not change later.
         assert!(op.run().is_err() && op.rebind_window(&windows[1], &Tensor::<u32>::zeros(2)).is_err());
         Ok(error)
     });
@@ -276,7 +276,7 @@ fn a_rank_that_does_not_rebind_is_an_error_and_no_hang() {
             Ok(op.run().unwrap_err().to_string())
         });
         assert!(errors.iter().all(|error| error.contains("rank")), "{errors:?}");
-        // Building another one in its place is found when the ranks meet.
+        // A rank that builds another call instead is found when the ranks meet.
         let errors = threads(3, ("another build", late), |world| {
             let link = ShmTransport::rendezvous(world, SMALL)?;
             let windows = [(); 2].map(|()| Window::<u32>::allocate(&link, 6).expect("memory"));
@@ -293,7 +293,7 @@ fn a_rank_that_does_not_rebind_is_an_error_and_no_hang() {
         });
         assert!(errors.iter().all(|error| error.contains("bound to other windows")), "{errors:?}");
     }
-    // Far below the deadline: the ranks see that they wait for each other.
+    // Far below the deadline, because the ranks see that they wait for each other.
     assert!(start.elapsed() < std::time::Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
@@ -319,7 +319,7 @@ fn ten_thousand_rebinds_hold_no_more_memory_than_one() {
             before = resident();
         }
     }
-    // Other tests of this process run beside it, so this finds only what grows with every rebind.
+    // Other tests of this process run beside it. So this finds only growth with every rebind.
     let grown = resident().saturating_sub(before);
     assert!(grown < 9000 * 4096, "{grown} bytes after 9,000 more rebinds");
 }

@@ -1,5 +1,5 @@
-//! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`.
-//! All algorithms must have the same bits.
+//! Reductions, compared with a plain accumulation on the host in the defined order: shard `s` takes ranks `s + 1`, …,
+//! `s`. All algorithms must have the same bits.
 
 use crate::case::{SMALL, Way, assert_same, element, everything, floats, has_far, joined, poison, seed, threads};
 use tilewire::collective::{Reducible, Rounds};
@@ -48,7 +48,7 @@ impl Case {
         let (blocks, rounds) =
             (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         let (op, in_place) = (numbers.pick(&ReduceOp::ALL), numbers.below(3) == 0);
-        // In one shot peers read the input while outputs are written.
+        // In one shot, peers read the input while outputs are written.
         let is_read = kind == Kind::AllReduce && way == Way::Direct && algorithm == Some(Algorithm::OneShot);
         let in_place = in_place && !is_read;
         Case { kind, op, algorithm, way, len, blocks, rounds, in_place }
@@ -111,7 +111,7 @@ pub fn assert_needs_packets(error: Option<RunError>) {
     assert!(error.contains("use two-phase or ring"), "{error}");
 }
 
-/// So that `fold` reads.
+/// Lets a fold over algorithms read as a sentence.
 trait Reduce: Sized {
     fn by(self, algorithm: Algorithm) -> Self;
 }
@@ -122,7 +122,7 @@ impl<T: Element> Reduce for tilewire::collective::Reduction<'_, '_, T, T> {
     }
 }
 
-/// What the ranks have for one position, combined in this order.
+/// The ranks' values for one position, combined in this order.
 fn reduced<T: Reducible>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T>) -> T {
     if !T::TYPE.is_float() {
         return reduced_integers(op, of_ranks);
@@ -144,7 +144,7 @@ fn reduced<T: Reducible>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T
     T::from_bits(dynamic::cast(wide, T::TYPE, x))
 }
 
-/// In numbers that hold every sum, which wraps where [`ReduceOp`] says that it does.
+/// In a type that holds every sum. It wraps where [`ReduceOp`] says so.
 fn reduced_integers<T: Element>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T>) -> T {
     let ranks = of_ranks.len() as i128;
     let signed = matches!(T::TYPE, Type::I8 | Type::I16 | Type::I32 | Type::I64);
@@ -165,7 +165,7 @@ fn reduced_integers<T: Element>(op: ReduceOp, of_ranks: impl ExactSizeIterator<I
     T::from_bits(wrapped(x) as u64)
 }
 
-/// Numbers that make no NaN: near 1 in floats, any bits in integers.
+/// Numbers that give no NaN: near 1 in floats, any bits in integers.
 fn numbers_of<T: Element>(seed: u64, rank: Rank, len: usize) -> Vec<T> {
     let number = |i| {
         let bits = element::<u64>(seed, rank, i);
@@ -203,7 +203,7 @@ pub fn every_reduction_is_right_in_worlds_of_every_size() {
     }
 }
 
-/// A few cases in turns over one transport.
+/// A few cases alternately over one transport.
 pub fn back_to_back(world: &World) -> Result<(), RankError> {
     sample(world, 30)
 }
@@ -228,7 +228,7 @@ pub fn every_op_and_every_algorithm_has_the_same_bits() {
                     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks)] {
                         let algorithm = Some(algorithm);
                         let case = Case { kind, op, algorithm, way, len: 59, blocks, rounds, in_place: false };
-                        // The same seed: what the algorithms agree with is one expectation.
+                        // The same seed, so that all algorithms are compared with one expectation.
                         case.run::<F16>(&link, seed())?;
                         case.run::<f32>(&link, seed())?;
                     }
@@ -241,7 +241,7 @@ pub fn every_op_and_every_algorithm_has_the_same_bits() {
 
 #[test]
 pub fn an_average_of_integers_does_not_wrap_on_its_way() {
-    // Of eight bytes as many as fit the packets.
+    // As many eight-byte elements as fit the packets.
     const LEN: usize = 53;
     fn case<T: Reducible>(link: &dyn Transport, of_ranks: [T; 3], mean: T) -> Result<(), RankError> {
         let mine = of_ranks[link.rank().index()];
@@ -278,7 +278,7 @@ pub fn an_average_of_integers_does_not_wrap_on_its_way() {
         case::<i16>(&link, [i16::MAX; 3], i16::MAX)?;
         case::<u32>(&link, [u32::MAX; 3], u32::MAX)?;
         case::<i32>(&link, [i32::MIN, i32::MIN, i32::MIN + 1], i32::MIN + 1)?;
-        // There is nothing wider: the sum wraps first, as the documentation says.
+        // There is no wider type. The sum wraps first, as documented.
         case::<u64>(&link, [1 << 63, 1 << 63, 6], 2)?;
         case::<i64>(&link, [i64::MAX, i64::MAX, -1], -1)?;
         Ok(link.close()?)
@@ -298,8 +298,8 @@ pub fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorith
                     continue;
                 }
                 let out = Tensor::<f32>::zeros(len);
-                // Every rank gives its input transposed, with the shard; every result is doubled, and gets its
-                // position.
+                // Every rank contributes its input transposed, with the shard added. Every result is doubled, and its
+                // position is added.
                 all_reduce(&link, &out, &inp)
                     .algorithm(algorithm)
                     .chunk_shape(rows, cols)
@@ -339,7 +339,7 @@ pub fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_w
                 sent.copy_from(&floats(seed() + turn, me, ranks * len));
                 give.run()?;
                 reduce.run()?;
-                // Chunk `me` of rank `p`'s window came from this rank, which sent it as its chunk for `p`.
+                // Chunk `me` of rank `p`'s window came from this rank, as its chunk for `p`.
                 let position = |i: usize| {
                     let of = |p: usize| floats(seed() + turn, me, ranks * len)[p * len + i];
                     (1..=ranks).map(|k| of((me.index() + k) % ranks)).reduce(|a, b| a + b).unwrap() * 2.0
@@ -358,7 +358,7 @@ pub fn a_produce_hook_makes_what_is_reduced_of_something_else() {
         let link = joined(world, SMALL)?;
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), 3 * 100));
         let out = Tensor::<i32>::zeros(100);
-        // How many ranks have a positive number.
+        // The number of ranks that have a positive number.
         reduce_scatter(&link, &out, &inp).produce(|c| c.input.load(c.pos()).gt(0.0).select(1i32, 0i32)).run()?;
         let me = world.rank().index();
         let must = |i: usize| Rank::all(3).filter(|&rank| floats(seed(), rank, 300)[me * 100 + i] > 0.0).count() as i32;

@@ -1,4 +1,4 @@
-//! What cannot be is refused with an error that names the values, on every rank; and the transport can still be used.
+//! Impossible requests are refused with an error that names the values, on every rank, and the transport stays usable.
 
 use crate::case::{LONG, SMALL, Way, seed, threads};
 use crate::collectives::exchange::{Case, Kind, Ready};
@@ -12,8 +12,8 @@ use tilewire::{
     gather, reduce_scatter, scatter,
 };
 
-/// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors
-/// by rank.
+/// Runs `body` in three ranks. All must fail. Checks that the transport is as good as before, and returns the errors by
+/// rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> Vec<RunError> {
     threads(3, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -106,13 +106,13 @@ fn blocks_packets_and_windows_are_checked_as_in_a_transfer() {
 
 #[test]
 fn a_window_too_small_for_what_lands_in_it() {
-    // Rank 2 has room for a chunk and a half: who lands behind the first says so.
+    // Rank 2 has room for a chunk and a half. The rank whose chunk lies behind the first reports it.
     let errors = threads(3, "small window", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let len = if world.rank() == Rank::new(2) { 15 } else { 30 };
         let window = Window::<f32>::allocate(&link, len)?;
         let built = all_to_all(&link, window.tensor(), &zeros(30)).window(&window).build();
-        // Not before all have built: what is built and dropped breaks the transport.
+        // Only after all have built, because dropping what was built breaks the transport.
         world.bootstrap().barrier("built", LONG.into())?;
         Ok(built.err())
     });
@@ -122,7 +122,7 @@ fn a_window_too_small_for_what_lands_in_it() {
     assert_eq!((rank.index(), *bytes, *needed), (2, 60, 80));
 }
 
-/// One rank of three says something else: all must hear of it, and who differs.
+/// One rank of three gives another value. All must hear which rank differs.
 #[track_caller]
 fn differs(what: &str, values: [&str; 2], body: impl Fn(&World, &ShmTransport, bool) -> Result<(), RunError> + Sync) {
     let odd = Rank::new(1);
@@ -130,7 +130,7 @@ fn differs(what: &str, values: [&str; 2], body: impl Fn(&World, &ShmTransport, b
     for (rank, error) in Rank::all(3).zip(errors) {
         let RunError::Mismatch(mismatch) = error else { panic!("{error}") };
         let Mismatch { rank: me, peer, what: is, mine, theirs, calls } = *mismatch;
-        // Both are lines of this file.
+        // Both calls are lines of this file.
         assert!(calls.iter().all(|call| call.contains(file!())), "{calls:?}");
         assert_eq!((me, &*is), (rank, what));
         if rank == odd {
@@ -201,7 +201,7 @@ fn ways_that_a_collective_cannot_go() {
     assert_eq!(transfer_errors(blocks), vec![TransferError::Blocks { blocks: 10, max: 8 }; 3]);
 }
 
-/// Shards of 30: the second would begin within a group of 4, whose first half another role has.
+/// Shards of 30. The second one would begin within a group of 4, whose first half belongs to another role.
 #[test]
 fn an_all_reduce_whose_shards_tear_groups_apart() {
     let torn = TransferError::TornShard { group: 4, shard: 30, padded: 96 };
@@ -288,7 +288,7 @@ fn reductions_compare_what_they_compute_and_how() {
         let algorithm = if odd { Algorithm::TwoPhase } else { Algorithm::Ring };
         all_reduce(link, &zeros(900), &zeros(900)).algorithm(algorithm).run()
     });
-    // Of which the first is done in one shot, and the second in two phases.
+    // The first call is one shot, and the second two phases.
     differs("the number of elements", ["60", "600"], |_, link, odd| {
         let len = if odd { 600 } else { 60 };
         all_reduce(link, &zeros(len), &zeros(len)).run()
@@ -326,7 +326,7 @@ fn a_barrier_is_called_a_barrier() {
     result.unwrap();
 }
 
-/// What a message says to do, done: until it builds.
+/// Follows the advice of a message until the call builds.
 #[test]
 fn the_advice_of_a_refused_reduction_leads_to_one_that_is_built() {
     let starts = [
@@ -362,7 +362,7 @@ fn the_advice_of_a_refused_reduction_leads_to_one_that_is_built() {
     }
 }
 
-/// A collective, as far as advice changes it.
+/// The settings of a collective that advice may change.
 struct Advised {
     len: usize,
     options: tilewire::link::ShmOptions,
@@ -371,7 +371,7 @@ struct Advised {
 }
 
 impl Advised {
-    /// Does what a message says, its first advice where it has several.
+    /// Follows the advice of a message: the first one, if there are several.
     fn follow(&mut self, message: &str) {
         let number = |key: &str| {
             let rest = &message[message.find(key)? + key.len()..];

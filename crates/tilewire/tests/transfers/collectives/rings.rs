@@ -1,4 +1,4 @@
-//! All-gathers that go round a ring give what those that go straight give, and hooks see the same.
+//! All-gathers round a ring give the results of those that go straight, and hooks see the same fields.
 
 use crate::case::{SMALL, Way, assert_same, data, floats, joined, poison, seed, threads};
 use tilewire::ir::{Op, Region, simplify};
@@ -25,7 +25,7 @@ fn every(body: impl Fn(&World, &dyn Transport, Way, usize) -> Result<(), RankErr
 #[test]
 pub fn a_ring_gathers_every_bit() {
     every(|world, link, way, blocks| {
-        // Above the staging once, in large steps: every step waits for a neighbour.
+        // More than the staging holds, in large steps. Every step waits for a neighbour.
         let longest = if way == Way::Chosen { 20_001 } else { 1001 };
         for (turn, len) in [0, 1, 7, longest].into_iter().enumerate() {
             let seed = seed() + turn as u64;
@@ -51,8 +51,8 @@ pub fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), rows * cols));
         let out = Tensor::<f32>::zeros(world.size() * rows * cols);
         let gathering = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring);
-        // What travels is narrower than what is kept, and every rank adds the number of the shard, and whom it has it
-        // from.
+        // The payload is narrower than the output. Every rank adds the number of the shard, and that of the rank it
+        // came from.
         gathering
             .chunk_shape(rows, cols)
             .output_shape(cols, rows)
@@ -91,7 +91,7 @@ pub fn two_values_go_round_side_by_side() {
             sent.chunks(32).flat_map(group).collect::<Vec<_>>()
         };
         let must: Vec<f32> = Rank::all(world.size()).flat_map(quantised).collect();
-        // A scale for every element, and one for its group: then more elements fit a slot.
+        // A scale for every element, and then one for its group, so that more elements fit a slot.
         for shared in [1, 32] {
             out.fill(0.0);
             let ring = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring).granule(32);
@@ -124,9 +124,9 @@ pub fn a_ring_gathers_in_place() {
     });
 }
 
-/// What a ring does to memory for every element of a tile, region by region: loads, gets, stores, puts.
+/// The accesses of a ring for every element of a tile, for each region: loads, gets, stores, puts.
 fn touches(traced: &Traced) -> Vec<[usize; 4]> {
-    // As an engine meets it: what is read twice without need is read once by then.
+    // As an engine sees it, after redundant reads were removed.
     let kernel = simplify(&traced.kernel);
     let each =
         kernel.insts.values().filter_map(|inst| if let Op::Each { body, .. } = inst.op { Some(body) } else { None });
@@ -148,12 +148,12 @@ fn what_a_ring_passes_on_is_read_once_and_written_twice() {
     let link = &Rehearsal::small(4, 2).ranks()[1];
     let (one, all) = (Tensor::<f32>::zeros(100), Tensor::<f32>::zeros(400));
     let gathered = all_gather(link, &all, &one).algorithm(Algorithm::Ring).trace().unwrap();
-    // The own chunk; two that go on; the last, which does not.
+    // The own chunk; two that are passed on; the last one, which is not.
     assert_eq!(touches(&gathered), [[1, 0, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 0]]);
 
     let whole = Tensor::<f32>::zeros(400);
     let reduced = all_reduce(link, &whole, &all).algorithm(Algorithm::Ring).trace().unwrap();
-    // What this rank adds to goes on; its own shard is kept too; then as above.
+    // The sum that this rank adds to is passed on. Its own shard is kept as well. The rest is as above.
     let adds = [[1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 0, 1]];
     let (own, gathers) = ([1, 1, 1, 1], [[0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 0]]);
     assert_eq!(touches(&reduced), [&adds[..], &[own], &gathers].concat());

@@ -1,4 +1,4 @@
-//! Hooks may differ between ranks, unless they are said to be the same; and what a builder says it would do.
+//! Hooks may differ between ranks unless the calls say that they are the same. Also: the explanation of a builder.
 
 use crate::case::{SMALL, threads};
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use tilewire::{RunError, Tensor, all_gather, all_reduce, sendrecv};
 
 const WHAT: &str = "the hooks (same_hooks)";
 
-/// A call of one rank of three, whose hook has this constant; it is said to be the same or not.
+/// A call of one rank of three. Its hook has this constant, and it may ask for equal hooks.
 type Run = fn(&ShmTransport, f32, bool) -> Result<Vec<f32>, RunError>;
 
 fn gather(link: &ShmTransport, factor: f32, same: bool) -> Result<Vec<f32>, RunError> {
@@ -46,7 +46,7 @@ fn shift(link: &ShmTransport, factor: f32, same: bool) -> Result<Vec<f32>, RunEr
     Ok(out.to_vec())
 }
 
-/// What each of three ranks gets with these constants, some of which say `same_hooks`.
+/// The result of each of three ranks with these constants, some of which ask for `same_hooks`.
 fn all(run: Run, factors: [f32; 3], same: [bool; 3]) -> Vec<Result<Vec<f32>, RunError>> {
     threads(3, "same hooks", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -102,7 +102,7 @@ fn what_it_would_do_is_said_with_its_line_its_ways_and_a_hash_of_its_hooks() {
         let sum = |factor: f32| all_reduce(&link, &total, &inp).produce(move |c| c.input.load(c.pos()) * factor);
         let texts = [gather(2.0).explain()?, gather(2.0).explain()?, gather(3.0).explain()?];
         let sums = [sum(2.0).explain()?, sum(2.0).explain()?, sum(3.0).explain()?];
-        // Nothing was built, so nothing has to be launched.
+        // Nothing was built, so nothing must be launched.
         link.close()?;
         Ok([texts, sums])
     });

@@ -1,5 +1,5 @@
-//! Tensors of rows and columns with a row stride, in every collective: against plain loops over matrices. All that lies
-//! beside the tensors is a guard.
+//! Tensors of rows and columns with a row stride, in every collective, compared with plain loops over matrices.
+//! Everything beside the tensors is a guard.
 
 use crate::case::{SMALL, TYPES, Way, assert_same, bits, data, everything, joined, seed, threads};
 use std::ops::Range;
@@ -24,9 +24,9 @@ enum Kind {
     Gather,
     Scatter,
     SendRecv,
-    /// Every second rank sends to the one after it.
+    /// Every second rank sends to the next one.
     Pairs,
-    /// Without other ranks.
+    /// One rank without others.
     Map,
     ReduceScatter,
     AllReduce,
@@ -45,7 +45,7 @@ const KINDS: [Kind; 10] = [
     Kind::AllReduce,
 ];
 
-/// Where a matrix lies in a larger one.
+/// The place of a matrix in a larger one.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     first_row: usize,
@@ -69,7 +69,7 @@ struct Case {
     rounds: Rounds,
 }
 
-/// What stands beside a tensor.
+/// The filler beside a tensor.
 const GUARD: u64 = 0x5c5c_5c5c_5c5c_5c5c;
 
 impl Case {
@@ -99,7 +99,7 @@ impl Case {
             let (first_row, left, right) = place();
             Place { first_row, left, right }
         });
-        // Windows are whole.
+        // Windows are contiguous.
         let whole = Place { first_row: 0, left: 0, right: 0 };
         match (way, kind) {
             (Way::Direct, Kind::ReduceScatter) => places[0] = whole,
@@ -143,7 +143,7 @@ impl Case {
         }
     }
 
-    /// The elements of an input, of which `row` makes as many as it is asked for.
+    /// The elements of an input. `row` computes one row of the given number of elements.
     fn input<T: Element>(&self, ranks: usize, row: impl Fn(usize) -> Vec<T>) -> Vec<T> {
         let (rows, cols) = self.shape(0, ranks);
         if self.is_expanded { row(cols).repeat(rows) } else { row(rows * cols) }
@@ -183,7 +183,7 @@ impl<T: Element> Guarded<T> {
             guarded.tensor.copy_from(elements);
             return guarded;
         }
-        // One row between guards, over and over.
+        // The same row again and again, between guards.
         let whole = Tensor::zeros(left + cols + right);
         whole.fill(T::from_bits(GUARD));
         let row = whole.slice(left..left + cols);
@@ -201,7 +201,7 @@ impl<T: Element> Guarded<T> {
         let matrix = whole.reshape(all, stride).expect("as many elements");
         let tensor = matrix.columns(left..left + cols).rows(first_row..first_row + rows);
         let inside = (first_row..first_row + rows).map(|row| row * stride + left..row * stride + left + cols).collect();
-        // A part of one row, or nothing, has no axes.
+        // A part of one row, or an empty part, has no axes.
         let tensor = if rows > 1 { tensor } else { tensor.reshape(rows, cols).unwrap_or(tensor) };
         Guarded { whole, tensor, inside }
     }
@@ -223,7 +223,7 @@ fn configured<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels>(
     of.config(case.way.config(case.blocks)).rounds(case.rounds).along(case.axes[0]).output_along(case.axes[1])
 }
 
-/// What a rank must have in its output: `None` if it has none.
+/// The expected output of a rank, or `None` if it has none.
 fn expected<T: Element>(case: &Case, me: Rank, ranks: usize, input: &dyn Fn(Rank) -> Vec<T>) -> Option<Vec<T>> {
     let (rows, cols) = case.shape(1, ranks);
     let mut out = vec![T::from_bits(0); rows * cols];
@@ -279,7 +279,7 @@ fn moves<T: Element>(case: &Case, world: &World, link: &dyn Transport, seed: u64
     Ok(())
 }
 
-/// Compares bits, but for bools, whose loads normalise them.
+/// Compares bits, except for bools, whose loads normalise them.
 #[track_caller]
 fn same<T: Element>(is: &[T], must: &[T], what: impl std::fmt::Debug) {
     if T::TYPE == Type::Bool {
@@ -343,7 +343,7 @@ fn reduces<T: Number>(
 
 type Moves = fn(&Case, &World, &dyn Transport, u64) -> Result<(), RankError>;
 
-/// For every element type.
+/// Runs the test for every element type.
 const MOVES: [Moves; TYPES] = [
     moves::<i8>,
     moves::<i16>,
@@ -362,7 +362,7 @@ const MOVES: [Moves; TYPES] = [
     moves::<bool>,
 ];
 
-/// For a type of every size, and every format of floats but one.
+/// Runs the test for a type of every size, and for every float format but one.
 const REDUCES: [Moves; 8] = [
     |case, world, link, seed| reduces::<i8>(case, world, link, seed, |x| x as i8),
     |case, world, link, seed| reduces::<u16>(case, world, link, seed, u16::from),
@@ -390,7 +390,7 @@ pub fn random_rectangles_arrive_as_plain_loops_say_and_nothing_else_is_written()
                 let reduces = [Kind::ReduceScatter, Kind::AllReduce].contains(&kind);
                 let of_types = if reduces { &REDUCES[..] } else { &MOVES };
                 let ty = ty as usize % of_types.len();
-                // One message in packets is for few bytes.
+                // A message in packets must be small.
                 if case.way == Way::Packet && case.rows * case.cols > 16 {
                     case.way = Way::Chosen;
                 }
@@ -407,7 +407,7 @@ pub fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
         let link = joined(world, SMALL)?;
         let me = world.rank();
         let matrix = Tensor::from_fn(5 * 12, |i| i as f32 + 1000.0 * me.number() as f32).reshape(5, 12).unwrap();
-        // Columns 2..8 are two chunks of [5, 3]. The output has each of them transposed, in a matrix of its own.
+        // Columns 2..8 are two chunks of [5, 3]. The output has each of them transposed, in a separate matrix.
         let out = Tensor::<f32>::zeros(6 * 7).reshape(6, 7).unwrap();
         all_to_all(&link, &out.columns(1..6), &matrix.columns(2..8))
             .along(Axis::Cols)
@@ -421,7 +421,7 @@ pub fn hooks_of_rectangles_have_rows_and_columns_without_being_told() {
             let must = if (0..5).contains(&c) { 2.0 * source + (r * 100) as f32 + c as f32 } else { 0.0 };
             assert_eq!(out.get(row * 7 + col), must, "row {row}, column {col} of rank {me}");
         }
-        // A hook that asks for a position gets it, and so does one that reads another one.
+        // A hook that uses positions works, and so does one that reads another element.
         let out = Tensor::<f32>::zeros(30);
         all_to_all(&link, &out, &matrix.columns(2..8))
             .along(Axis::Cols)
@@ -461,11 +461,11 @@ pub fn in_place_along_columns() {
                     assert_same(&theirs.to_vec(), &data::<u16>(seed(), rank, 4 * cols), (way, me, rank));
                 }
             }
-            // Shifted by one column, input and output meet.
+            // Shifted by one column, the input and the output overlap.
             let whole = Tensor::<u16>::zeros(4 * 16).reshape(4, 16).unwrap();
             let error = all_gather(&link, &whole.columns(0..2 * ranks), &whole.columns(1..3)).along(Axis::Cols).run();
             assert!(matches!(error, Err(RunError::Transfer(TransferError::Overlap { .. }))), "{error:?}");
-            // Beside each other they do not.
+            // Side by side they do not.
             all_gather(&link, &whole.columns(0..2 * ranks), &whole.columns(2 * ranks..2 * ranks + 2))
                 .along(Axis::Cols)
                 .run()?;
@@ -524,7 +524,7 @@ pub fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
         let expanded = Tensor::<f32>::zeros(6).strided(5, 6, 0).unwrap();
         let written = all_to_all(&link, &expanded, &x).along(Axis::Cols).run().unwrap_err().to_string();
         assert!(written.contains("row stride 0") && written.contains("strided.rs"), "{written}");
-        // As an input it is as good as any.
+        // As an input it is allowed.
         expanded.strided(1, 6, 6).unwrap_or_else(|_| expanded.rows(0..1)).copy_from(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
         all_to_all(&link, &y, &expanded).along(Axis::Cols).run()?;
         let first = 3.0 * world.rank().number() as f32;
@@ -533,7 +533,7 @@ pub fn what_cannot_be_cut_or_written_is_refused_with_the_remedy() {
         assert!(reduced.contains("row stride 0"), "{reduced}");
         let mapped = map(&expanded, &x).run().unwrap_err().to_string();
         assert!(mapped.contains("row stride 0"), "{mapped}");
-        // A shape that is not that of the rows.
+        // A shape other than that of the rows.
         let shaped = map(&y.columns(0..4), &x.columns(0..4)).chunk_shape(4, 5).run().unwrap_err().to_string();
         assert!(shaped.contains("[5, 4] only"), "{shaped}");
         Ok(link.close()?)
@@ -552,7 +552,7 @@ fn columns_reach_near_and_far_ranks_by_posts() {
                 let theirs = data::<u32>(seed, Rank::new((col / cols) as u32), rows * 3 * cols);
                 theirs[row * 3 * cols + me.index() * cols + col % cols]
             };
-            // With a window near ranks write it, and far ranks go through staging: a post is one run of bytes.
+            // Near ranks write a window. Far ranks go through staging, because a post is one run of bytes.
             let window = Window::<u32>::allocate(&link, rows * 3 * cols)?;
             let reached = window.tensor().reshape(rows, 3 * cols).unwrap();
             let private = Tensor::<u32>::zeros(rows * 3 * cols).reshape(rows, 3 * cols).unwrap();

@@ -1,4 +1,4 @@
-//! Ranks that wait for each other are told within a second; ranks that are slow are waited for.
+//! Ranks that wait for each other learn so within a second. Ranks that are slow are waited for.
 
 use super::{OPTIONS, assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
@@ -34,7 +34,7 @@ fn a_ring_of_receives_is_a_cycle() {
         let (next, previous, x) = (world.rank().after(1, 3), world.rank().after(2, 3), ramp(world.rank(), 8));
         let mut give = send(link, &x, next).build()?;
         let mut take = recv(link, &Tensor::<f32>::zeros(8), previous).build()?;
-        // All have been built: this one is found in the launch.
+        // All have been built. This one is found in the launch.
         take.run()?;
         give.run()
     });
@@ -65,7 +65,7 @@ fn a_slow_rank_is_waited_for() {
         let x = ramp(world.rank(), 500);
         let mut op = all_reduce(link, &x, &x).build()?;
         for turn in 0..3 {
-            // Before its meeting, and between launches; the others wait for each other and for it meanwhile.
+            // Late before its meeting, and between launches. Meanwhile the others wait for each other and for it.
             if world.rank() == Rank::new(turn) {
                 std::thread::sleep(slow);
             }
@@ -82,7 +82,7 @@ fn at_a_timeout_the_rank_at_the_end_of_the_chain_is_named() {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
         let (x, meet) = (Tensor::<f32>::zeros(8), |name: &str| world.bootstrap().barrier(name, LONG.into()));
         let me = world.rank().number();
-        // 0 waits for 1, which waits for 2, which is doing something else.
+        // 0 waits for 1, which waits for 2, which is in another call.
         let (mut pass, mut take) = match me {
             0 => (None, Some(recv(&link, &x, Rank::new(1)).deadline(Duration::from_millis(500)).build()?)),
             1 => (Some(send(&link, &x, Rank::new(0)).build()?), Some(recv(&link, &x, Rank::new(2)).build()?)),
@@ -102,7 +102,7 @@ fn at_a_timeout_the_rank_at_the_end_of_the_chain_is_named() {
     assert!(timeout.to_string().contains("rank 2 is the one that is late"), "{timeout}");
 }
 
-/// 0 waits for 1, which waits for 2, which does not come: at their first meetings. `patient` has the longer deadline,
+/// 0 waits for 1, which waits for 2, which does not come, at their first meetings. `patient` has the longer deadline,
 /// and hears of the other's.
 fn chain_of_meetings(patient: Rank) -> Vec<RunError> {
     let errors = World::threads(3).deadline(LONG).run(|world| {
@@ -125,7 +125,7 @@ fn at_a_first_meeting_that_expires_the_rank_at_the_end_of_the_chain_is_named() {
         let errors = chain_of_meetings(patient);
         let RunError::Timeout(timeout) = &errors[impatient.index()] else { panic!("{errors:?}") };
         assert_eq!((timeout.peer, timeout.late), (Some(impatient.after(1, 3)), Some(late)), "{timeout}");
-        // The other hears for whom the wait was.
+        // The other error says for which rank the wait was.
         let RunError::PeerFailed { rank, .. } = &errors[patient.index()] else { panic!("{errors:?}") };
         assert_eq!(*rank, impatient);
         let text = errors[patient.index()].to_string();
@@ -134,7 +134,7 @@ fn at_a_first_meeting_that_expires_the_rank_at_the_end_of_the_chain_is_named() {
     }
 }
 
-/// Rank 0 may look for the late rank when the deadline of rank 1 has passed and its abort words are not set yet.
+/// Rank 0 may look for the late rank after the deadline of rank 1 has passed, and before its abort words are set.
 #[test]
 fn a_rank_that_gives_up_at_a_meeting_is_seen_to_wait_until_it_says_otherwise() {
     let step = std::sync::Barrier::new(3);
@@ -158,8 +158,8 @@ fn a_rank_that_gives_up_at_a_meeting_is_seen_to_wait_until_it_says_otherwise() {
     assert!(all.iter().all(Result::is_ok), "{all:?}");
 }
 
-/// What ranks 0 and 1 get when 0 waits in a launch for 1, which waits in one for 2, which does not come. Rank 0 begins
-/// when it sees that rank 1 waits. The ranks have launched the same operations before, so that they do not wait for a
+/// The errors of ranks 0 and 1 when 0 waits in a launch for 1, which waits in one for 2, which does not come. Rank 0
+/// begins when it sees that rank 1 waits. The ranks have launched the same operations before, so they do not wait for a
 /// first meeting.
 fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
     let errors = World::threads(3).deadline(LONG).run(|world| {
@@ -170,13 +170,13 @@ fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
         let give = (me > 0).then(|| send(&link, &x, world.rank().after(2, 3)).build());
         let (mut take, mut give) = (take.transpose()?, give.transpose()?);
         let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
-        // All cards are there, and what is sent lies ready when it is taken: no deadline passes here.
+        // All cards are there, and the data are ready when they are taken. So no deadline passes here.
         meet("built")?;
         give.as_mut().map_or(Ok(()), |give| give.run())?;
         meet("given")?;
         take.as_mut().map_or(Ok(()), |take| take.run())?;
         meet("taken")?;
-        // On a busy machine that of rank 1 may be over by now.
+        // On a busy machine, the deadline of rank 1 may have passed by now.
         while me == 0 && link.status().late(1) != 2 && link.broken().is_none() {
             std::thread::yield_now();
         }
@@ -190,13 +190,12 @@ fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
 #[test]
 fn of_ranks_whose_launches_expire_in_a_chain_at_the_same_time_none_blames_one_in_the_middle() {
     for run in 0..200 {
-        // Rank 1 tells others that it waits after some 5 ms; from then on rank 0 waits, now a little shorter and now a
-        // little longer.
+        // Rank 1 reports its wait after some 5 ms. From then on rank 0 waits, for different times.
         let errors = chain_of_launches([5_000 + 50 * run, 15_000].map(Duration::from_micros));
         for (rank, error) in errors.iter().enumerate() {
             let late = match error {
                 RunError::Timeout(timeout) => timeout.late,
-                // It heard of the other's.
+                // It heard of the other rank's.
                 RunError::PeerFailed { cause, .. } => cause.late().map(|late| Rank::new(late as u32)),
                 _ => panic!("run {run}: rank {rank}: {error}"),
             };

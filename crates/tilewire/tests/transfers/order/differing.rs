@@ -1,4 +1,4 @@
-//! Ranks that say different things of one operation: all that take part hear of it, however fast each of them is.
+//! Ranks that describe one operation differently. All participants hear of it, however fast each of them is.
 
 use super::outcomes;
 use crate::case::{pause, seed};
@@ -8,7 +8,7 @@ use tilewire::transport::Rank;
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_to_all, sendrecv};
 use tilewire_testkit::random::Random;
 
-/// What each rank hears of it, again and again with other ranks late.
+/// The errors of each rank, many times, with different ranks late.
 #[track_caller]
 fn all_hear(ranks: usize, body: impl Fn(&ShmTransport, Primitive) -> Result<(), RunError> + Sync) {
     for turn in 0..40 {
@@ -38,7 +38,7 @@ fn a_ring_of_transfers_is_a_mismatch_on_all_ranks_also_on_those_whose_neighbours
     }
 }
 
-/// Ranks 0 and 1 do not wait for rank 2, which runs only when both have heard of it, and hears of it then.
+/// Ranks 0 and 1 do not wait for rank 2. It runs only after both have heard of the difference, and hears of it then.
 #[test]
 fn a_ring_of_transfers_is_a_mismatch_also_while_a_rank_is_late() {
     let both_have_heard = std::sync::Barrier::new(3);
@@ -66,7 +66,8 @@ fn a_collective_is_a_mismatch_on_all_ranks_and_the_transport_can_still_be_used()
     });
 }
 
-/// A rank that returns its error leaves: who has not heard it yet must hear it, not that the rank has left.
+/// A rank that returns its error leaves. A rank that has not heard of the difference must hear of it, and not that the
+/// other has left.
 #[test]
 fn a_rank_that_leaves_with_its_error_is_heard_by_the_others() {
     use crate::case::LONG;

@@ -1,5 +1,5 @@
-//! A rank in a call that all ranks make (a window, `close`), while others do something else, is told within a second;
-//! one that waits for a slow rank waits.
+//! A rank in a call that all ranks make (a window, `close`), while others do something else, learns so within a second.
+//! One that waits for a slow rank waits.
 
 use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
@@ -12,7 +12,7 @@ use tilewire_testkit::ranks::in_processes;
 const LEN: usize = 600;
 const FIRST: Rank = Rank::new(0);
 
-/// Rank 0 asks for a window, as `direct` needs it, and the other ranks launch without one.
+/// Rank 0 asks for a window, for `direct`, and the other ranks launch without one.
 fn direct_against_auto(link: &ShmTransport, built_before: bool) -> Result<(), RunError> {
     let (x, y) = (ramp(link.rank(), LEN), Tensor::<f32>::zeros(LEN));
     let mut all = all_reduce(link, &y, &x).build()?;
@@ -111,7 +111,7 @@ fn windows_of_two_transports_in_another_order_are_told_apart() {
         let links = [(); 2].map(|()| ShmTransport::rendezvous(&world, ShmOptions::default()));
         let [one, other] = links;
         let mut links = [one?, other?];
-        // Some of each in order: the counts of the two transports differ.
+        // Some calls of each kind in order, so that the counts of the two transports differ.
         for link in [&links[0], &links[0], &links[1]] {
             Window::<f32>::allocate(link, LEN)?;
         }
@@ -176,7 +176,7 @@ fn window_against_drop(world: &World) -> Result<(), RankError> {
     } else {
         drop(link);
     }
-    // Rank 1 does not end its program: the bootstrap knows nothing of it.
+    // Rank 1 does not end its program, so the bootstrap does not notice it.
     Ok(world.bootstrap().barrier("rank 0 heard", LONG.into())?)
 }
 

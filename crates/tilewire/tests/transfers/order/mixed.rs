@@ -1,4 +1,4 @@
-//! Tables of a user's own whose banks are counted in two ways are refused; those that are counted in one work, whoever
+//! A user's tables whose banks are counted in two ways are refused. Those that are counted in one way work, whoever
 //! made them.
 
 use super::{assert_all_failed, outcomes};
@@ -72,7 +72,7 @@ fn arguments_that_were_replaced_are_compared_with_the_kernel() {
             assert!(param == "signals" && what.contains(words), "{error}");
         }
         assert!(trace(&tails)?.kernel.to_string().contains("matched"));
-        // Memory of one's own in place of a peer's: both sides of it are operation 0.
+        // This rank's memory in place of a peer's. Both sides of it have operation 0.
         let own = Tensor::<u64>::zeros(end.here.signals.tail.bytes() / 8);
         let args = [tilewire::Arg::Slots(vec![own.memory().clone(); 2])];
         Prepared::new(&trace(&tails)?.kernel, &args).expect("plain memory takes any words");
@@ -81,7 +81,7 @@ fn arguments_that_were_replaced_are_compared_with_the_kernel() {
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
 }
 
-/// One rank signals through its endpoint and the other waits in the table of all ranks: both count in one way.
+/// One rank signals through its endpoint, and the other waits in the table of all ranks. Both count in the same way.
 #[test]
 fn a_table_of_all_ranks_counts_as_endpoints_do() {
     let signal = |link: &ShmTransport, count: i64| {
@@ -106,11 +106,11 @@ fn a_table_of_all_ranks_counts_as_endpoints_do() {
         })
     };
     assert!(once(1).iter().all(Result::is_ok));
-    // A second signal never comes. Read as a bare number, the word of the first is 65,536, and the wait was over.
+    // A second signal never comes. If the word of the first were read as a bare number, 65,536, the wait would end.
     assert_all_failed(&once(2), "a second signal");
 }
 
-/// The same of packets, in both directions: one side of each uses its endpoint, and the other the table.
+/// The same for packets, in both directions. One side of each uses its endpoint, and the other the table.
 #[test]
 fn packets_of_the_table_carry_what_those_of_endpoints_do() {
     const LEN: i64 = 4;

@@ -1,4 +1,4 @@
-//! Every launch meets its peers' launch of the same operation. Ranks that launch in other orders, too often or too
+//! Every launch meets its peers' launch of the same operation. Ranks that launch in another order, too often or too
 //! seldom get right bytes or an error on all of them, and none waits for a deadline.
 
 mod cycles;
@@ -14,7 +14,7 @@ use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{RunError, Tensor};
 
-/// Far below every deadline here, and far above what a machine with other things to do takes.
+/// Far below every deadline here, and far above the time that a busy machine needs.
 const SOON: Duration = Duration::from_secs(20);
 
 const OPTIONS: ShmOptions = ShmOptions {
@@ -26,7 +26,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     populate: false,
 };
 
-/// What each rank's launches came to; the ranks come together before their transports go.
+/// The results of each rank's launches. The ranks meet before they drop their transports.
 fn outcomes(
     ranks: usize,
     body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync,
@@ -35,7 +35,7 @@ fn outcomes(
     let run = |world: World| -> Result<_, RankError> {
         let link = ShmTransport::rendezvous(&world, OPTIONS)?;
         let launched = body(&world, &link);
-        // Who has launched all may hear of it here.
+        // A rank that has launched everything may hear of it here.
         let closed = link.close();
         Ok(launched.and(closed.map_err(RunError::from)))
     };
@@ -49,7 +49,7 @@ fn ramp(rank: Rank, len: usize) -> Tensor<f32> {
     Tensor::from_fn(len, |i| (i + 1) as f32 * (rank.number() + 1) as f32)
 }
 
-/// No rank got through, and none because a deadline passed.
+/// Asserts that no rank succeeded, and that none failed because a deadline passed.
 fn assert_all_failed(outcomes: &[Result<(), RunError>], what: &str) {
     for (rank, outcome) in outcomes.iter().enumerate() {
         let error = outcome.as_ref().expect_err(&format!("{what}: rank {rank} heard of nothing: {outcomes:?}"));

@@ -1,5 +1,5 @@
-//! Random programs of several prepared operations, some of which one rank launches in another order: right bytes, or an
-//! error on all ranks.
+//! Random programs of several prepared operations. One rank launches some of them in another order. The result is right
+//! bytes, or an error on all ranks.
 
 use super::{OPTIONS, outcomes};
 use crate::case::{LONG, seed};
@@ -13,7 +13,7 @@ use tilewire::{
 use tilewire_testkit::random::Random;
 use tilewire_testkit::ranks::in_worlds;
 
-/// How many programs: `TILEWIRE_CASES`, or a number that CI has time for.
+/// The number of random programs: `TILEWIRE_CASES`, or as many as CI has time for.
 fn cases() -> u64 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(120)
 }
@@ -26,7 +26,7 @@ enum Kind {
     ReduceScatter,
     Broadcast,
     Shift,
-    /// A send of one rank and a receive of another; the others take no part.
+    /// A send of one rank and a receive of another. The other ranks take no part.
     Pair {
         from: usize,
         to: usize,
@@ -40,7 +40,7 @@ enum Way {
         slot_bytes: usize,
         depth: usize,
     },
-    /// Into windows; reductions read them.
+    /// Into windows. Reductions read them.
     Direct,
 }
 
@@ -72,11 +72,12 @@ impl Spec {
 struct Program {
     ranks: usize,
     ops: Vec<Spec>,
-    /// What each rank launches; of a pair's operations, ranks that take no part launch nothing.
+    /// The operations that each rank launches. Ranks that take no part in a pair's operation do not launch it.
     launches: Vec<Vec<usize>>,
-    /// What no rank is meant to launch among these: all do at the end, since what is built is to be launched.
+    /// The operations that no rank launches among these. All ranks launch them at the end, since everything that is
+    /// built must be launched.
     rest: Vec<usize>,
-    /// Whether all launch the same.
+    /// True if all ranks launch the same.
     same: bool,
 }
 
@@ -100,7 +101,7 @@ impl Program {
         Program { ranks, ops, launches, rest, same }
     }
 
-    /// Builds all operations and launches those of this rank, in its order. Wrong bytes are a panic.
+    /// Builds all operations and launches those of this rank, in its order. Panics if bytes are wrong.
     fn run(&self, link: &ShmTransport, what: &str) -> Result<(), RunError> {
         let me = link.rank().index();
         let made = self.ops.iter().enumerate().map(|(number, spec)| make(link, number, *spec));
@@ -119,7 +120,8 @@ impl Program {
         Ok(())
     }
 
-    /// Right bytes or an error on all ranks, and none because a deadline passed. Gives whether it ran to its end.
+    /// Asserts right bytes or an error on all ranks, and that no deadline passed. Returns true if the program ran to
+    /// its end.
     #[track_caller]
     fn judge(&self, outcomes: &[Outcome], what: &str) -> bool {
         let failed = outcomes.iter().filter(|outcome| **outcome != Outcome::Right).count();
@@ -131,7 +133,7 @@ impl Program {
     }
 }
 
-/// What a rank's launches came to, as ranks that are processes can tell each other.
+/// The results of a rank's launches, in a form that processes can tell each other.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Right,
@@ -163,20 +165,20 @@ impl Outcome {
     }
 }
 
-/// An operation with its tensors: what a rank puts in, and what must come out.
+/// An operation with its tensors: the input of a rank, and its expected output.
 struct Made<'l> {
     op: PreparedExchange<'l>,
     out: Tensor<u32>,
-    /// None where this rank only sends.
+    /// `None` if this rank only sends.
     expected: Option<Vec<u32>>,
 }
 
-/// What rank `rank` puts in at `i`.
+/// Element `i` of the input of rank `rank`.
 fn value(number: usize, rank: usize, i: usize) -> u32 {
     (number as u32 + 1) * 1_000_003 + rank as u32 * 10_007 + i as u32
 }
 
-/// `None` where this rank takes no part. Windows are allocated by all ranks.
+/// `None` if this rank takes no part. All ranks allocate windows.
 fn make<'l>(link: &'l ShmTransport, number: usize, spec: Spec) -> Result<Option<Made<'l>>, RunError> {
     let (me, ranks, Spec { kind, len, way }) = (link.rank().index(), link.world_size(), spec);
     let whole = len * ranks;
@@ -261,7 +263,7 @@ fn every_program_ends_with_right_bytes_or_with_an_error_on_all_ranks() {
     assert!(right > cases() / 8 && refused > cases() / 4, "{right} and {refused}");
 }
 
-/// A new transport for each program: one that fails breaks its own.
+/// A new transport for each program, because a failing program breaks its transport.
 fn programs_of_processes(world: &World) -> Result<(), RankError> {
     for case in 0..cases() / 4 {
         let program = Program::of(&mut Random::new(!seed() ^ case << 20), world.size());

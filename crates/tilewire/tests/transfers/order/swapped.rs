@@ -8,15 +8,15 @@ use tilewire::{Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_t
 
 type Op<'l> = PreparedExchange<'l>;
 
-/// Two operations, built in the same order by both ranks and launched in another by rank 1. `build` gives them and
-/// keeps what they need.
+/// Two operations, built in the same order by both ranks, and launched in another order by rank 1. `build` returns them
+/// and keeps their tensors.
 fn swapped(
     build: impl for<'l> Fn(&'l ShmTransport) -> Result<[Op<'l>; 2], RunError> + Sync,
     rounds: usize,
 ) -> Vec<RunError> {
     let outcomes = outcomes(2, |world, link| {
         let mut ops = build(link)?;
-        // Some rounds in order: counters are not at their first values.
+        // Some rounds in the same order, so that counters have left their first values.
         for _ in 0..rounds {
             ops.iter_mut().try_for_each(Op::run)?;
         }
@@ -29,7 +29,7 @@ fn swapped(
     outcomes.into_iter().map(|outcome| outcome.unwrap_err()).collect()
 }
 
-/// Both ranks name both operations.
+/// Both errors name both operations.
 #[track_caller]
 fn assert_both_are_named(errors: &[RunError], names: [&str; 2]) {
     for error in errors {
@@ -107,8 +107,8 @@ fn a_sender_that_runs_ahead_through_deeper_slots_is_told_apart() {
         eight.run()?;
         one.run()?;
         one.run()?;
-        // Ten steps so far. The sender fills eight slots and comes to slot 0, where the receiver waits for the eleventh
-        // step, with the seventeenth.
+        // Ten steps so far. The sender fills eight slots and comes to slot 0 with the seventeenth step. There the
+        // receiver waits for the eleventh.
         if peer == Rank::new(1) { eight.run() } else { one.run() }
     });
     assert_all_failed(&outcomes, "deeper slots");
@@ -162,7 +162,7 @@ fn a_send_is_not_taken_for_a_collective_nor_one_send_for_another() {
 
 #[test]
 fn operations_that_meet_in_no_word_are_found_by_their_status_lines() {
-    // One goes in packets and the other through slots: neither sees a word of the other's.
+    // One goes in packets and the other through slots. Neither sees a word of the other.
     let errors = swapped(
         |link| {
             let (a, b) = (ramp(link.rank(), 60), ramp(link.rank(), 100_000));

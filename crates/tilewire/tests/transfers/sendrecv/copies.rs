@@ -149,7 +149,7 @@ pub fn a_pair_sends_both_ways_without_sendrecv() {
         let (x, y) = (Tensor::from_slice(&data::<f64>(seed(), me, 40)), Tensor::<f64>::zeros(40));
         let (mut give, mut take) = (send(&link, &x, peer).build()?, recv(&link, &y, peer).build()?);
         for _ in 0..20 {
-            // One gives first, the other takes first.
+            // One rank sends first, the other receives first.
             if me.index() == 0 {
                 give.run()?;
                 take.run()?;
@@ -183,7 +183,7 @@ pub fn a_seeded_sample_of_everything() {
 
 #[test]
 pub fn what_is_chosen_fits_every_transport() {
-    // From hardly any staging and packets to plenty.
+    // From hardly any staging and packets to plenty of both.
     for (per_peer_bytes, packet_bytes, max_blocks_per_peer) in
         [(1024, 0, 8), (4096, 1024, 8), (300, 2048, 2), (1 << 16, 256, 1)]
     {

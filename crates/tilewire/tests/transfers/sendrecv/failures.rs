@@ -1,5 +1,5 @@
-//! Nothing hangs: who waits in vain gets an error that says for whom, who waits for a rank that has failed hears it at
-//! once, and a broken transport says so on every call.
+//! Nothing hangs. A rank that waits in vain gets an error that names the other rank. A rank that waits for one that has
+//! failed hears of it immediately. A broken transport says so in every call.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use std::cell::Cell;
@@ -19,8 +19,8 @@ const SHORT: Duration = Duration::from_millis(200);
 const FIRST: Rank = Rank::new(0);
 const SECOND: Rank = Rank::new(1);
 
-/// Two ranks. When rank 1 has built, rank 0 runs `waits`, which must fail; when it has, rank 1 runs `late`, which must
-/// fail too.
+/// Two ranks. When rank 1 has built, rank 0 runs `waits`, which must fail. After that rank 1 runs `late`, which must
+/// fail, too.
 fn in_vain<'l, P>(
     deadline: Duration,
     build: impl Fn(&'l ShmTransport, &Window<u32>) -> Result<P, RunError> + Sync,
@@ -28,7 +28,7 @@ fn in_vain<'l, P>(
     late: impl Fn(P) -> RunError + Sync,
 ) -> [RunError; 2] {
     let errors = World::threads(2).deadline(deadline).run(|world| {
-        // The transport outlives what is built on it: it is leaked, which a test may.
+        // The transport must outlive what is built on it, so the test leaks it.
         let link: &'l ShmTransport = Box::leak(Box::new(ShmTransport::rendezvous(&world, SMALL)?));
         let window = Window::<u32>::allocate(link, 100)?;
         let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
@@ -60,7 +60,7 @@ fn assert_broken(error: &RunError, code: AbortCode, rank: Rank) {
     assert_eq!((*failed, cause.code, cause.rank), (rank, code, rank.index()), "{error}");
 }
 
-/// The line of the schedule that a wait stands in.
+/// The line of the schedule that contains a wait.
 #[track_caller]
 fn line_of(timeout: &Timeout) -> String {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -69,7 +69,7 @@ fn line_of(timeout: &Timeout) -> String {
     text.lines().nth(at.line as usize - 1).expect("the file has the line").to_string()
 }
 
-/// The user's line stands in the error: a call in this file.
+/// The error contains the user's line: a call in this file.
 #[track_caller]
 fn assert_called(timeout: &Timeout, operation: &str) {
     let call = timeout.call.as_ref().expect("the call is known");
@@ -77,7 +77,8 @@ fn assert_called(timeout: &Timeout, operation: &str) {
     assert!(timeout.to_string().contains(&call.to_string()), "{timeout}");
 }
 
-/// A receiver that waits for a sender that has built, and does not run. `sent` is what the sender does by hand before.
+/// A receiver that waits for a sender that has built but does not run. `sent` is what the sender has done by hand
+/// before.
 fn receiver_waits(way: Way, blocks: usize, sent: impl Fn(&Signals) + Sync) -> Timeout {
     let [first, second] = in_vain(
         LONG,
@@ -119,15 +120,15 @@ fn a_receiver_says_what_it_waits_for() {
 
 #[test]
 fn a_receiver_says_which_block_and_slot_it_waits_for() {
-    // A signal of the sender, by hand: of the first transfer to the receiver.
+    // A signal of the sender's first transfer to the receiver, by hand.
     let operation = Ticket { rank: SECOND, peer: FIRST, pairing: Pairing::Send, number: 0 }.operation();
     let signal = |memory: &Memory, slot: usize, value, in_step: u16| {
         let word = matching::word(value, operation | in_step);
         words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(word, Ordering::Release)
     };
     let slots = SMALL.geometry(2).max_slots;
-    // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of
-    // its eight.
+    // Four tiles for two blocks. The first block has both of its tiles. The second has one and waits for its last, in
+    // slot 1 of its eight.
     let of_slot = |send: &Signals| {
         for (slot, value) in [(0, 1), (1, 2), (slots, 1)] {
             signal(&send.tail, slot, value, matching::IN_STEP);
@@ -145,8 +146,8 @@ fn a_receiver_says_which_block_and_slot_it_waits_for() {
 
 #[test]
 fn what_a_wait_has_seen_is_of_the_launches_before() {
-    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by
-    // step 13.
+    // Five steps in each of three launches. The next is number 15, which lies in slot 1. Step 13 signalled that slot
+    // last.
     let errors = World::threads(2).deadline(LONG).run(|world| {
         let link = ShmTransport::rendezvous(&world, SMALL)?;
         let (x, config) = (Tensor::<u32>::zeros(160), Way::staged(128, 2).config(1));
@@ -200,7 +201,7 @@ fn a_wait_of_ones_own_kernel_names_the_line_of_the_user() {
     result.unwrap();
 }
 
-/// A sender that waits for a receiver that has built, and does not run.
+/// A sender that waits for a receiver that has built but does not run.
 fn sender_waits(way: Way, launches: usize) -> Timeout {
     let [first, second] = in_vain(
         LONG,
@@ -223,7 +224,7 @@ fn sender_waits(way: Way, launches: usize) -> Timeout {
 
 #[test]
 fn a_sender_says_what_it_waits_for() {
-    // Of the four steps, two find a free slot; of packets, eight messages find room; a window must be offered first.
+    // Two of the four steps find a free slot. Eight messages find room in packets. A window must be offered first.
     for (way, launches, op, expected, line) in [
         (Way::staged(128, 2), 1, "head", 1, ".wait("),
         (Way::bulk(128, 2), 1, "head", 1, ".wait("),
@@ -277,8 +278,8 @@ fn a_peer_that_never_builds_is_named() {
     assert_broken(&second, AbortCode::TimedOut, FIRST);
 }
 
-/// Rank 1 ends as `ends` says while the launches of all others sleep until it sends; gives how they fail, and the
-/// world's error.
+/// Rank 1 ends as `ends` says while the launches of all others sleep until it sends. Returns their errors, and the
+/// world's.
 fn while_waiting(ends: impl Fn(&World, &ShmTransport) -> Result<(), RankError> + Sync) -> (Vec<RunError>, String) {
     let errors = Mutex::new(Vec::new());
     let result = World::threads(4).deadline(Duration::from_secs(600)).run(|world| {
@@ -290,7 +291,7 @@ fn while_waiting(ends: impl Fn(&World, &ShmTransport) -> Result<(), RankError> +
                 std::mem::forget(send(&link, &x, Rank::new(from)).config(way.config(1)).build()?);
             }
             world.bootstrap().barrier("built", LONG.into())?;
-            // All have built, so whoever sleeps on its doorbell sleeps in a launch.
+            // All have built. So a rank that sleeps on its doorbell sleeps in a launch.
             let sleeps = |rank| link.doorbell(Rank::new(rank)).word().load(Ordering::Relaxed) & Doorbell::SLEEPERS != 0;
             while ![0, 2, 3].into_iter().all(sleeps) {
                 std::thread::yield_now();
@@ -312,7 +313,7 @@ fn assert_all_aborted(errors: &[RunError], because: &str) {
     assert_eq!(errors.len(), 3);
     for error in errors {
         let RunError::PeerFailed { rank: SECOND, during: Some(during), .. } = error else { panic!("{error}") };
-        // A launch that had not waited would have found the transport broken, and said nothing of a wait.
+        // A launch that had not waited would have found the transport broken, and would not mention a wait.
         assert!(during.what.contains("role receive, waiting at "), "{error}");
         assert!(error.to_string().contains(because), "{error}");
     }
@@ -335,7 +336,7 @@ fn waits_end_when_a_rank_panics() {
 #[test]
 fn waits_end_when_a_launch_of_a_rank_fails() {
     let (errors, _) = while_waiting(|_, link| {
-        // Towards a rank that does not wait for it any more: what fails is on this side.
+        // Towards a rank that no longer waits, the failure is on this side.
         let (x, index) = (Tensor::<u32>::zeros(4), Tensor::from_slice(&[0u32, 1, 9, 2]));
         use tilewire::hook::Captured;
         let give = send(link, &x, FIRST).produce(|c| c.input.load(index.at(c.pos())));
@@ -351,7 +352,7 @@ fn waits_end_when_a_launch_of_a_rank_fails() {
 
 #[test]
 fn waits_for_a_peer_that_builds_nothing_end_when_it_fails() {
-    // Rank 1 cannot see whether rank 0 waits already, so it gives it longer and longer until it does.
+    // Rank 1 cannot see whether rank 0 waits already. So it waits longer and longer until rank 0 does.
     let waited = |pause: Duration| {
         let (called, failed, heard) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
         let result = World::threads(2).deadline(Duration::from_secs(600)).run(|world| {
@@ -369,7 +370,7 @@ fn waits_for_a_peer_that_builds_nothing_end_when_it_fails() {
         assert_eq!(result.unwrap_err().to_string(), "rank 1 failed: nothing to send");
         assert_broken(&heard.into_inner().unwrap().expect("rank 0 has an error"), AbortCode::Failed, SECOND);
         let [called, failed] = [called, failed].map(|at| at.into_inner().unwrap().expect("both ranks were there"));
-        // Tracing takes microseconds; what comes after it is the wait.
+        // Tracing takes microseconds. The rest of the time is the wait.
         failed.saturating_duration_since(called) > Duration::from_millis(20)
     };
     assert!((2..9).any(|n| waited(Duration::from_millis(10 << n))), "rank 0 never waited for the meeting");

@@ -1,4 +1,4 @@
-//! Memory that is not of the message stays as it was.
+//! Memory outside of the message does not change.
 
 use crate::case::{SMALL, Shift, Way, assert_same, bits, data, joined, poison, seed, threads};
 use crate::untouched;
@@ -19,7 +19,7 @@ fn into_the_middle<T: Element>(world: &World, link: &dyn Transport, way: Way, bl
         poison(&all);
         let untouched = all.get(0);
         let out = all.slice(start..start + len);
-        // What is sent is a part too.
+        // The source is a part of a tensor, too.
         sendrecv(link, &out, &inp.slice(5..5 + len), peer, peer).config(way.config(blocks)).run()?;
         let mut must = vec![untouched; 200];
         must[start..start + len].copy_from_slice(&data::<T>(seed(), peer, 200)[5..5 + len]);
@@ -89,7 +89,7 @@ pub fn bytes_behind_a_window_are_untouched() {
 
 #[test]
 pub fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
-    // The segments of all are as long as the longest; what is sent is as long as the window of the receiver.
+    // All segments are as long as the longest. The message is as long as the receiver's window.
     let len = |of: Rank| [77, 500, 21][of.index()];
     threads(3, "windows of their own lengths", |world| {
         let link = joined(world, SMALL)?;
@@ -98,7 +98,7 @@ pub fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
         let behind = untouched::behind(window.tensor().memory());
         untouched::poison(&behind);
         let inp = Tensor::from_slice(&data::<u16>(seed(), me, len(to)));
-        // READY comes after the poison, so no barrier is needed.
+        // READY comes after the poison is written, so no barrier is needed.
         sendrecv(&link, window.tensor(), &inp, to, from).window(&window).blocks(2).run()?;
         assert_eq!(untouched::spoilt(&behind), None, "a byte behind the window of {me}");
         assert_same(&window.tensor().to_vec(), &data::<u16>(seed(), from, len(me)), me);
@@ -106,7 +106,7 @@ pub fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
     });
 }
 
-/// What stands in memory that nobody may touch.
+/// The value of memory that nobody may touch.
 fn guard(at: usize) -> u64 {
     0x5a5a_0000_0000_0000 | at as u64
 }
@@ -115,7 +115,7 @@ fn lay(memory: &Memory) {
     words(memory).iter().enumerate().for_each(|(at, word)| word.store(guard(at), Ordering::Release));
 }
 
-/// Everything but `used`, which counts bytes.
+/// All bytes except those that `used` counts.
 #[track_caller]
 fn assert_laid(memory: &Memory, used: &[Range<usize>], what: impl std::fmt::Debug) {
     for (at, word) in words(memory).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's
+//! Transfers with hooks: bit for bit the reference evaluator's result of the same hooks in a `map` of the sender's
 //! data.
 
 use crate::case::{SMALL, Way, assert_same, data, floats, joined, poison, seed, threads};
@@ -20,14 +20,14 @@ const WAYS: [Way; 7] = [
     Way::Direct,
 ];
 
-/// What the first output of a kernel of one rank holds by definition.
+/// The contents of the first output of a kernel of one rank, by definition.
 fn by_definition(traced: &Traced) -> Vec<u8> {
     let bytes = evaluate(&traced.kernel, &traced.args, (0, 1), Options::default()).unwrap();
     let output = traced.kernel.params.values().position(|param| param.name() == "output").expect("an output");
     bytes[output][0].clone()
 }
 
-/// Runs a ring shift with hooks, given once for both builders, and compares with a map of what the peer sent.
+/// Runs a ring shift with hooks, which are given once for both builders. Compares it with a map of the peer's data.
 macro_rules! agrees {
     ($world:expr, $link:expr, $way:expr, $blocks:expr, $lens:expr, $Out:ty, |$builder:ident| $hooked:expr) => {{
         let (world, link, way, (sent, received)): (&World, &dyn Transport, Way, (usize, usize)) =
@@ -122,7 +122,7 @@ pub fn three_parts_of_different_types_travel_side_by_side() {
     });
 }
 
-/// Shapes of all kinds: square, flat, tall, rows longer than a tile, sizes that no tile divides.
+/// Shapes of all kinds: square, flat, tall, with rows longer than a tile, with sizes that no tile divides.
 const SHAPES: [(usize, usize); 8] = [(8, 8), (1, 40), (40, 1), (3, 3), (17, 6), (6, 3), (5, 23), (13, 19)];
 
 #[test]
@@ -142,7 +142,7 @@ pub fn chunks_arrive_transposed_by_the_sender() {
 pub fn chunks_arrive_transposed_by_the_receiver() {
     every_way(&WAYS[..4], |world, link, way, blocks| {
         for (rows, cols) in SHAPES {
-            // Positions run over the output as it is sent; the receiver puts them elsewhere.
+            // Positions follow the output as it is sent. The receiver stores them elsewhere.
             agrees!(world, link, way, blocks, (rows * cols, rows * cols), f32, |b| b
                 .chunk_shape(rows, cols)
                 .consume(|c, x| c.output.store(c.col() * rows as i64 + c.row(), x)));
@@ -153,7 +153,7 @@ pub fn chunks_arrive_transposed_by_the_receiver() {
 
 #[test]
 fn rows_that_blocks_share_unequally_fit_their_packets() {
-    // 512 bytes of packets for each block: two of three rows are 520, and their share of three would be less.
+    // 512 bytes of packets for each block. Two of three rows are 520, and a third of three would be less.
     threads(2, "rows in packets", |world| {
         let link = joined(world, SMALL)?;
         for cols in [60, 64, 65, 70] {
@@ -299,7 +299,7 @@ pub fn hooks_know_where_they_are() {
             })
             .run()?;
         let [me, to, from] = [me, to, from].map(|rank| i64::from(rank.number()));
-        // On its way from one rank to this one: the same two on both legs, whatever else they send and receive.
+        // On its way from one rank to this one. Both legs name the same two ranks, whatever else they send and receive.
         assert_ne!(to, from);
         let sender = from * 1000 + me * 100 + from * 10;
         let must = sender * 10_000 + me * 1000 + me * 100 + from * 10 + from;

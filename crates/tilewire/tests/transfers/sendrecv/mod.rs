@@ -1,6 +1,6 @@
-//! `send`, `recv` and `sendrecv` among ranks that are threads: bit for bit what a copy on the host with the hook
-//! applied gives, or an error that says why not. `TILEWIRE_SENDRECV=full` runs all of it, without it a sample;
-//! `TILEWIRE_SEED` chooses another one.
+//! `send`, `recv` and `sendrecv` among ranks that are threads. The result is bit for bit that of a copy on the host
+//! with the hook applied, or an error that gives the reason. `TILEWIRE_SENDRECV=full` runs all tests; without it a
+//! sample runs, which `TILEWIRE_SEED` chooses.
 
 pub mod copies;
 mod failures;

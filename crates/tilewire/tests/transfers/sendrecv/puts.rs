@@ -1,9 +1,9 @@
-//! Stores around the cache, through a transport: whoever reads a slot or a window after its signal finds what was
-//! written, however it was.
+//! Stores around the cache, through a transport: a reader of a slot or a window finds the written bytes after the
+//! signal, whichever way they were written.
 //!
 //! Pieces are long enough to go around the cache, and every launch brings new data into slots that were just read. (A
-//! fence that is missing before a signal does not show here: whole lines leave the processor long before they are read.
-//! That it is there, reviews must see.)
+//! missing fence before a signal does not show here, because whole lines leave the processor long before they are read.
+//! Reviews must check that it is there.)
 
 use crate::case::{Way, assert_same, data, floats, poison, seed, threads};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
@@ -12,7 +12,7 @@ use tilewire::vm::Puts;
 use tilewire::{Tensor, all_to_all, sendrecv};
 use tilewire_testkit::random::Random;
 
-/// Room for slots of some KiB.
+/// Room for slots of a few KiB.
 const OPTIONS: ShmOptions = ShmOptions {
     per_peer_bytes: Some(512 << 10),
     max_blocks_per_peer: Some(2),
@@ -22,7 +22,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     populate: false,
 };
 
-/// Two that read what one has just been given alternate with one that finds its own way.
+/// Fixed ways alternate, and the last one is measured.
 const PUTS: [Puts; 4] = [Puts::AroundCache, Puts::ThroughCache, Puts::AroundCache, Puts::Measured];
 
 const LAUNCHES: u64 = 60;

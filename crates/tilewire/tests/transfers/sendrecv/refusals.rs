@@ -1,5 +1,5 @@
-//! What cannot be is refused, on every rank, with its own error that names the values; nothing is written, neither
-//! outputs and windows nor staging and signals, and the transport can still be used.
+//! Impossible requests are refused on every rank, with a separate error that names the values. Nothing is written:
+//! neither outputs and windows nor staging and signals. The transport stays usable.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use crate::untouched::{self, output};
@@ -13,14 +13,14 @@ use tilewire::{
     Bf16, BuildError, F8E4M3, Knobs, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
 };
 
-/// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before.
-/// Gives the errors by rank.
+/// Runs `body` in two ranks. Both must fail and write nothing. Checks that the transport is as good as before, and
+/// returns the errors by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> [RunError; 2] {
     let both = threads(2, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         untouched::transport(world, &link)?;
         let error = body(world, &link).expect_err("must be refused");
-        // What a peer writes belatedly would be seen, too.
+        // Late writes of a peer would be noticed, too.
         world.bootstrap().barrier("refused", world.deadline())?;
         untouched::assert_untouched(&error);
         world.bootstrap().barrier("looked at", world.deadline())?;
@@ -40,7 +40,7 @@ fn transfer_errors(errors: [RunError; 2]) -> [TransferError; 2] {
     })
 }
 
-/// As `refused`, for what the transport refuses by itself: the same on both ranks.
+/// Like `refused`, for errors of the transport itself, which are the same on both ranks.
 #[track_caller]
 fn transport_refuses(
     body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync,
@@ -70,7 +70,7 @@ fn a_message_too_large_for_packets() {
 
 #[test]
 fn rows_too_large_for_packets() {
-    // Three rows of 65 elements for two blocks: the first has two rows, in 65 packets of eight bytes.
+    // Three rows of 65 elements for two blocks. The first block has two rows, in 65 packets of eight bytes.
     transport_refuses(
         |world, link| {
             let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195), output::<f32>(195));
@@ -173,7 +173,7 @@ fn what_direct_cannot_do() {
     unable("direct cannot do this: it writes a window", |world, link| {
         swap(world, link, 10, Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() })
     });
-    // Not the window, which would be in vain.
+    // The message must not suggest a window, which would not help.
     unable("direct cannot do this: nobody runs a consume hook", |world, link| {
         let (peer, config) =
             (world.rank().after(1, 2), Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() });
@@ -245,8 +245,8 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), output::<u64>(4));
         if world.rank() == Rank::new(0) {
-            // Its send agrees and needs nobody; were its step counted here alone, every later message would be the
-            // wrong one.
+            // Its send agrees and needs no other rank. If its step were counted on this side only, every later message
+            // would be the wrong one.
             let sent = send(&link, &x, peer).run();
             let received = recv(&link, &output::<u64>(5), peer).run();
             assert!(sent.is_ok() || matches!(sent, Err(RunError::Mismatch(_))), "{sent:?}");
@@ -307,12 +307,12 @@ fn groups_that_tiles_would_tear_apart() {
         |world, link| largest(world, link, 90, Way::staged(40, 2).config(1)),
         |_| TransferError::GroupTooLarge { group: 32, slot_bytes: 40, needed: 128, depth: 2, per_peer_bytes: None },
     );
-    // 45 elements for each of two blocks, in sixteens.
+    // 45 elements for each of two blocks, in groups of sixteen.
     transport_refuses(
         |world, link| largest(world, link, 90, Knobs { granule: Some(16), ..Way::Packet.config(2) }),
         |_| TransferError::TornGroup { group: 32, tile: 48 },
     );
-    // With the granule that the message asks for, all is well.
+    // With the granule that the message asks for, the call builds.
     threads(2, "granule", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         largest(world, &link, 90, Knobs { granule: Some(32), ..Way::Packet.config(2) })?;
@@ -323,7 +323,7 @@ fn groups_that_tiles_would_tear_apart() {
 
 // ---- two sides that differ ------------------------------------------------------------------------------------------
 
-/// Rank 0 sends as `give` says, rank 1 receives as `take` says, and both hear how they differ.
+/// Rank 0 sends as `give` says, and rank 1 receives as `take` says. Both hear how they differ.
 #[track_caller]
 fn differ(
     expected: (&str, &str, &str),
@@ -374,7 +374,7 @@ fn two_sides_that_mean_different_messages() {
             take.consume(|c, (x, _)| c.output.store(c.pos(), x)).run()
         },
     );
-    // Staged or packets is a consequence of it, and not what is to be told.
+    // Staged or packets is a consequence of it, and must not be the reported difference.
     differ(
         ("the neighbours that share the last value (last_per)", "32", "1"),
         |link, to| send(link, &x(64), to).produce2(hooks::quantise(F8E4M3::MAX, 32)).last_per(32).run(),
@@ -491,7 +491,7 @@ fn memory_that_is_not_aligned_for_its_elements() {
         let RunError::Prepare(PrepareError::Unaligned { param, ty, align, address }) = error else { panic!("{error}") };
         assert_eq!((&*param, ty, align, address % 2), ("odd", Type::F32, 4, 1));
     }
-    // A tensor says so when it is made, before any rank can wait for it.
+    // A tensor reports it when it is made, before any rank can wait for it.
     let result = World::threads(2).run(|_| -> Result<(), RankError> {
         let bytes = std::sync::Arc::new([0u64; 4]);
         let start = std::ptr::NonNull::from(&*bytes).cast::<u8>();
@@ -505,7 +505,7 @@ fn memory_that_is_not_aligned_for_its_elements() {
 
 // ---- one side is refused, the other must not wait -------------------------------------------------------------------
 
-/// Rank 0 fails by itself; rank 1, which waits for it, hears that it does not come.
+/// Rank 0 fails by itself. Rank 1, which waits for it, hears that it does not come.
 fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError> + Sync) -> RunError {
     let deadline = Duration::from_secs(1);
     let world = World::threads(2).deadline(deadline);
@@ -523,7 +523,7 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
                     error
                 }
             };
-            // Nobody leaves before the other has heard.
+            // No rank leaves before the other has heard.
             world.bootstrap().barrier("over", LONG.into())?;
             untouched::assert_untouched(&error);
             Ok(error)
@@ -534,7 +534,7 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
 
 #[test]
 fn a_message_larger_than_the_window_of_the_peer() {
-    // The receiver's is half as long as the sender's.
+    // The receiver's window is half as long as the sender's.
     let error = alone(|link, window, to| send(link, &Tensor::<f32>::zeros(100), to).window(window).run());
     let RunError::Transfer(short) = error else { panic!("{error}") };
     assert_eq!(short, TransferError::WindowTooShort { rank: Rank::new(1), bytes: 200, needed: 400 });
@@ -552,12 +552,12 @@ fn windows_of_different_lengths() {
             let swap =
                 sendrecv(&link, window.tensor(), &longest, peer, peer).primitive(Primitive::Direct).window(&window);
             let built = swap.build();
-            // Not before both have built: what is built and dropped breaks the transport.
+            // Only after both have built, because dropping what was built breaks the transport.
             world.bootstrap().barrier("built", LONG.into())?;
             Ok(built.err())
         })
     };
-    // The longer one is not told of its own.
+    // The rank with the longer window is not told about its own.
     for (lengths, rank, bytes, needed) in [([100, 200], 0, 400, 800), ([50, 0], 1, 0, 200)] {
         let errors = windows(lengths);
         let Some(RunError::Transfer(short)) = &errors[1 - rank as usize] else { panic!("{errors:?}") };
@@ -571,7 +571,7 @@ fn a_hook_that_panics() {
     let error =
         alone(|link, _, to| send(link, &Tensor::<f32>::zeros(50), to).produce::<f32>(|_| panic!("as a test")).run());
     let RunError::Build(BuildError::Panicked { kernel, message, at, .. }) = error else { panic!("{error}") };
-    // The line is the user's, not that of the library that calls the hook.
+    // The line is the user's, not that of the library, which calls the hook.
     assert_eq!((&*kernel, &*message, at.file), ("send", "as a test", file!()));
 }
 
@@ -608,7 +608,7 @@ fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
         let error = BulkPlan::new(plan(slot_bytes, 2, 1).unwrap()).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
-    // The same of the numbers of a whole pipeline.
+    // The same for the numbers of a whole pipeline.
     let staged = Staged::<(i8, f32)>::new(link, 1000);
     let error = |staged: Staged<'_, (i8, f32)>, peer| staged.with(Rank::new(peer)).err().expect("it does not fit");
     for tile in [1 << 30, usize::MAX] {
@@ -637,8 +637,8 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
         let RunError::Build(BuildError::Panicked { at, .. }) = &error else { panic!("{error}") };
         assert!(at.file == file!() && error.to_string().contains(file!()), "{error}");
     }
-    // A misuse that the library's own hook or schedule makes is listed with the library's line, under the line of the
-    // user's call.
+    // A misuse by the library's own hook or schedule is listed with the library's line, under the line of the user's
+    // call.
     let errors = refused(|world, link| {
         let peer = world.rank().after(1, 2);
         let x = Tensor::<f32>::zeros(6);
@@ -650,7 +650,7 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
     }
 }
 
-/// What a message says to do, done: until it builds.
+/// Follows the advice of a message until the call builds.
 #[test]
 fn the_advice_of_a_refused_transfer_leads_to_one_that_is_built() {
     let starts = [

@@ -1,4 +1,4 @@
-//! Launch after launch on one transport: nothing is reset, and nothing of one launch is left for the next.
+//! Launch after launch on one transport. Nothing is reset, and no launch leaves anything for the next.
 
 use crate::case::{SMALL, Shift, Way, assert_same, data, everything, joined, pause, poison, seed, threads};
 use tilewire::collective::PreparedExchange;
@@ -101,7 +101,7 @@ pub fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
 
 #[test]
 pub fn a_deep_pipeline_drains_before_its_slots_become_others() {
-    // Many slots are under way when the next launch cuts the same bytes differently; the receiver is late.
+    // Many slots are under way when the next launch divides the same bytes differently. The receiver is late.
     threads(2, "drain", |world| {
         let link = joined(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));

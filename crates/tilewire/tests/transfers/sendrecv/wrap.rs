@@ -1,5 +1,5 @@
-//! Flags of packets come again after 2³¹ messages: right before and after, and nothing that is left from the last time
-//! is taken.
+//! Flags of packets repeat after 2³¹ messages: launches right before and after that. No leftovers of the last time are
+//! taken.
 
 use crate::case::{SMALL, Way, assert_same, data, poison, seed, threads};
 use std::sync::atomic::Ordering;
@@ -10,13 +10,13 @@ use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Tensor, recv, send, sendrecv};
 use tilewire_testkit::ranks::words;
 
-/// Messages until flags come again.
+/// The number of messages until flags repeat.
 const FLAGS: u64 = 1 << 16;
 
-/// Lets it look as if `count` messages had gone each way between this rank and a peer, all of them read. Both sides say
-/// so, and then meet.
+/// Pretends that `count` messages went each way between this rank and a peer, and were all read. Both sides do so, and
+/// then meet.
 fn after_messages(world: &World, link: &ShmTransport, peer: Rank, count: u64) -> Result<(), RankError> {
-    // The last credits have been given when both are here.
+    // The last credits have been given when both have come here.
     world.bootstrap().barrier(&format!("before {count} messages"), world.deadline())?;
     let endpoint = link.endpoint(peer).unwrap();
     for block in 0..link.link(peer).max_blocks {
@@ -71,7 +71,7 @@ fn a_packet_left_from_the_last_time_is_not_taken() {
             if sends {
                 let mut give = send(&link, &x, peer).config(Way::Packet.config(1)).build()?;
                 if late {
-                    // The receiver looks at what is there before anything new is.
+                    // The receiver looks before anything new has arrived.
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 give.run()?;
@@ -86,7 +86,7 @@ fn a_packet_left_from_the_last_time_is_not_taken() {
         for message in 0..8 {
             transfer(64, message, false)?;
         }
-        // 2³¹ messages later, short ones that leave most packets alone …
+        // 2³¹ messages later, short messages that leave most packets untouched …
         after_messages(world, &link, peer, FLAGS - 4)?;
         for message in 0..4 {
             transfer(1, 100 + message, false)?;

@@ -1,4 +1,4 @@
-//! Transfers made from a seed: who sends what to whom, and what must arrive. Every rank makes the same list.
+//! Transfers made from a seed: the ranks, the data, and the expected result. Every rank makes the same list.
 
 use crate::untouched;
 use tilewire::collective::PreparedExchange;
@@ -7,10 +7,10 @@ use tilewire::transport::RankError;
 use tilewire::{F8E4M3, Knobs, Memory, Primitive, Rank, RunError, Tensor, sendrecv};
 use tilewire_testkit::random::Random;
 
-/// Elements before and after an output; they must stay as they are.
+/// The number of elements before and after an output. They must not change.
 pub const GUARD: usize = 32;
 const POISON: f32 = -77.5;
-/// Neighbours that share a scale.
+/// The number of neighbours that share a scale.
 const GROUP: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub enum Hook {
     Quantise,
 }
 
-/// What every rank sends to the rank `shift` after it.
+/// Every rank sends to the rank `shift` after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
     pub hook: Hook,
@@ -42,7 +42,7 @@ impl Case {
             Some(Primitive::Direct),
         ]);
         let hooks = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
-        // What is quantised is stored by a consume hook, which direct has not.
+        // Quantised data is stored by a consume hook, which `direct` does not have.
         let hook = random.pick(if primitive == Some(Primitive::Direct) { &hooks[..3] } else { &hooks });
         let (rows, cols) = match primitive {
             Some(Primitive::Packet) => {
@@ -69,7 +69,7 @@ impl Case {
         (x % 4001) as f32 / 4.0 - 500.0
     }
 
-    /// The bits of all that must arrive from `rank`.
+    /// The expected bits of everything that arrives from `rank`.
     pub fn arrives(&self, turn: u64, rank: usize) -> Vec<u32> {
         let sent: Vec<f32> = (0..self.len()).map(|i| self.sent(turn, rank, i)).collect();
         let arrived: Vec<f32> = match self.hook {
@@ -99,13 +99,13 @@ pub struct Ready<'l> {
     op: PreparedExchange<'l>,
     inp: Tensor<f32>,
     around: Tensor<f32>,
-    /// None around a window, which has bytes behind it instead.
+    /// No guards around a window. Bytes lie behind it instead.
     guard: usize,
     behind: Option<Memory>,
 }
 
 impl<'l> Ready<'l> {
-    /// Builds it. Collective where it goes through windows.
+    /// Builds it. Collective if it goes through windows.
     pub fn build(link: &'l ShmTransport, case: Case) -> Result<Ready<'l>, RunError> {
         let (me, size) = (link.rank(), link.world_size());
         let (to, from) = (me.after(case.shift, size), me.after(size - case.shift, size));
@@ -155,7 +155,7 @@ impl<'l> Ready<'l> {
         all[self.guard..all.len() - self.guard].iter().map(|x| x.to_bits()).collect()
     }
 
-    /// Whether all is as it must be after a launch.
+    /// True if everything is right after a launch.
     pub fn check(&self, turn: u64) -> Result<(), RankError> {
         let (is, must) = (self.arrived(), self.case.arrives(turn, self.from.index()));
         if let Some(i) = (0..must.len()).find(|&i| is[i] != must[i]) {
@@ -164,7 +164,7 @@ impl<'l> Ready<'l> {
         self.check_outside(turn)
     }
 
-    /// Whether what is not the message is as it was, also after a launch that failed: the guards, and the input.
+    /// True if everything outside the message is unchanged, also after a launch that failed: the guards, and the input.
     pub fn check_outside(&self, turn: u64) -> Result<(), RankError> {
         let all = self.around.to_vec();
         let guards = all[..self.guard].iter().chain(&all[all.len() - self.guard..]);
@@ -180,7 +180,7 @@ impl<'l> Ready<'l> {
         }
     }
 
-    /// Whether every element of a failed launch is the poison or what was to arrive: nothing else was written.
+    /// True if every element of a failed launch is either the poison or the expected value.
     pub fn check_partial(&self, turn: u64) -> Result<(), RankError> {
         let (is, must) = (self.arrived(), self.case.arrives(turn, self.from.index()));
         let odd = (0..must.len()).find(|&i| is[i] != must[i] && is[i] != POISON.to_bits());

@@ -1,5 +1,5 @@
-//! Plain copies among processes: every type, size, number of ranks and of blocks, by every protocol, as the suite of
-//! threads has them.
+//! Plain copies among processes: every type, size, number of ranks and of blocks, by every protocol, as in the suite of
+//! threads.
 
 use crate::case::{SMALL, Shift, TYPES, Way, everything, pause, seed};
 use tilewire::link::{ShmOptions, ShmTransport};

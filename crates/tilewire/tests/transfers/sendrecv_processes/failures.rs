@@ -1,4 +1,5 @@
-//! Ranks that fail: every survivor is told who, nothing outside the message is written, and nothing stays behind.
+//! Ranks that fail. Every survivor learns which rank it was, nothing outside the message is written, and nothing stays
+//! behind.
 
 use super::case::{Case, Hook, Ready};
 use crate::case::{SMALL, Way, seed};
@@ -11,7 +12,7 @@ use tilewire_testkit::job::Member;
 use tilewire_testkit::random::Random;
 use tilewire_testkit::ranks::{join, join_hosted, join_within, start, start_hosted};
 
-/// What a survivor tells: its error, and the error of the call after that.
+/// A survivor's report: its error, and the error of the next call.
 fn told(error: &RunError) -> String {
     match error {
         RunError::PeerFailed { rank, cause, .. } if rank.index() == cause.rank => format!("failed: {cause}"),
@@ -20,7 +21,7 @@ fn told(error: &RunError) -> String {
     }
 }
 
-/// Launches until that fails, and looks at what is left: memory outside the message, the next call, descriptors,
+/// Launches until a launch fails, and then checks the state: memory outside the message, the next call, descriptors,
 /// mappings.
 fn transfer_until_it_fails(member: &mut Member, world: World, case: Case) {
     let before = open_files();
@@ -59,7 +60,7 @@ fn mapped_segments() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().filter(|line| line.contains("memfd:tilewire")).count()
 }
 
-/// What a crash could leave behind, if segments had names.
+/// A crash could leave these behind, if segments had names.
 fn names_in_dev_shm() -> Vec<String> {
     let shm = std::fs::read_dir("/dev/shm").into_iter().flatten();
     let shm = shm.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
@@ -108,14 +109,14 @@ fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
             }
             assert_eq!(job.report(rank), "nothing left", "{context}");
         }
-        // Dropping waits for every process. What survivors have open and mapped they have counted themselves.
+        // Dropping waits for every process. The survivors themselves have counted what they have open and mapped.
         drop((job, store));
         assert_eq!(names_in_dev_shm(), [""; 0], "{context}");
     }
 }
 
-/// With rank 0 the store is gone, and who hears that first may leave before another rank has heard of anything: still
-/// it is rank 0 that all name.
+/// With rank 0, the store is gone. A rank that hears of that first may leave before another rank has heard anything.
+/// All of them still name rank 0.
 #[test]
 fn every_survivor_of_the_rank_that_hosts_the_store_names_it() {
     let test = "sendrecv_processes::failures::every_survivor_of_the_rank_that_hosts_the_store_names_it";
@@ -181,7 +182,7 @@ const PLAIN: Case = Case {
     },
 };
 
-/// Three ranks of which rank 1 ends in a way of its own after some launches; the others must say so.
+/// Three ranks. Rank 1 ends in its own way after some launches, and the others must report that.
 #[track_caller]
 fn ends_of_rank_1(test: &str, end: fn(), cause: &str) {
     if let Some(mut member) = Member::of_this_process() {
@@ -192,8 +193,8 @@ fn ends_of_rank_1(test: &str, end: fn(), cause: &str) {
         let link = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })
             .unwrap();
         let mut ready = Ready::build(&link, PLAIN).unwrap();
-        // The third gets what rank 0 sends after its second, which needed the second of rank 2: both have told of their
-        // first by then.
+        // The third gets what rank 0 sends after its second, which needed the second of rank 2. Both have reported
+        // their first by then.
         for turn in 0..3 {
             ready.fill(turn);
             ready.launch().unwrap();
@@ -244,7 +245,7 @@ fn a_peer_that_never_builds_is_named_at_the_deadline() {
         }
         member.report("done");
         member.hear();
-        // Late is too late: rank 0 has given up.
+        // It is too late: rank 0 has given up.
         return member.report(told(&Ready::build(&link, PLAIN).err().unwrap()));
     }
     let (mut job, _store) = start(test, 2);
@@ -311,8 +312,8 @@ fn a_wait_that_expires_says_where_and_for_what() {
         return member.report(told(&last.run().unwrap_err()));
     }
     let (mut job, _store) = start(test, 2);
-    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by
-    // step 13.
+    // Five steps in each of three launches. The next is number 15, which lies in slot 1. Step 13 signalled that slot
+    // last.
     job.expect([0], "0 for Some(Rank(1)), block 0, receive: wait tail of rank 1[1], 1, 14 of 16, 300ms");
     assert!(job.report(0).ends_with("schedule/staged.rs"));
     job.expect(0..2, "done");

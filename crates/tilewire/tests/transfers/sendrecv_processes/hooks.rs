@@ -1,5 +1,5 @@
-//! Hooks of four kinds by every protocol, several transfers alive at a time on two transports, launched in turns with
-//! new data.
+//! Hooks of four kinds by every protocol. Several transfers are alive at a time on two transports, and are launched
+//! alternately with new data.
 
 use super::case::{Case, Hook, Ready};
 use crate::case::{everything, pause, seed};
@@ -10,7 +10,7 @@ use tilewire_testkit::job::Member;
 use tilewire_testkit::random::Random;
 use tilewire_testkit::ranks::{in_threads, in_worlds, join, start};
 
-/// Random cases, several of them alive at a time, launched in turns with new data by ranks that come at any time.
+/// Random cases. Several are alive at a time, and ranks that come at any time launch them alternately with new data.
 fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, RankError> {
     let links = [
         ShmTransport::rendezvous(world, ShmOptions::default())?,
@@ -23,7 +23,7 @@ fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, 
         let context = |error: String| format!("seed {seed}, case {number}, {case:?}: {error}");
         alive.push((case, Ready::build(&links[number % 2], case).map_err(|error| context(error.to_string()))?));
         for turn in 0..4 {
-            // Mostly the newest, now and then one whose geometry was used before others.
+            // Usually the newest, and sometimes one whose geometry was used before others.
             let which = if turn < 3 { alive.len() - 1 } else { random.below(alive.len()) };
             let (case, ready) = &mut alive[which];
             let turn = number as u64 * 4 + turn;

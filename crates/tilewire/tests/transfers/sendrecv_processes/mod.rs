@@ -1,6 +1,6 @@
-//! Transfers among real processes: every bit right, the same as among threads, what cannot be refused on both sides,
-//! and a typed error for every survivor of a rank that dies, panics, leaves or never comes. `TILEWIRE_SENDRECV=full`
-//! runs more of them, larger ones and up to eight ranks; `TILEWIRE_SEED` chooses another sample.
+//! Transfers among real processes. Every bit is right, as among threads. Impossible requests are refused on both sides.
+//! Every survivor of a rank that dies, panics, leaves or never comes gets a typed error. `TILEWIRE_SENDRECV=full` runs
+//! more of them, larger ones and up to eight ranks; `TILEWIRE_SEED` chooses another sample.
 #![cfg(target_os = "linux")]
 
 mod case;

@@ -1,6 +1,5 @@
-//! What two processes want differently, and what cannot be, is refused on both with its own error that names the
-//! values; nothing is written, neither outputs and windows nor staging and signals, and the transport can still be
-//! used.
+//! Differences between two processes, and impossible requests, are refused on both, with a separate error that names
+//! the values. Nothing is written: neither outputs and windows nor staging and signals. The transport stays usable.
 
 use crate::case::{SMALL, Shift, Way, seed};
 use crate::untouched::{self, output};
@@ -17,7 +16,7 @@ const SECOND: Rank = Rank::new(1);
 
 type Side = fn(&ShmTransport, Rank) -> Result<(), RunError>;
 
-/// What rank 0 sends, what rank 1 receives, and what each says then.
+/// Rank 0's send, rank 1's receive, and the error of each.
 struct Differ {
     what: &'static str,
     says: [&'static str; 2],
@@ -25,12 +24,12 @@ struct Differ {
     take: Side,
 }
 
-/// The error of `body`, which must leave everything as it was; the transport is as good as before then.
+/// The error of `body`, which must leave everything as it was. Afterwards the transport is as good as before.
 fn refused(world: &World, body: impl Fn(&ShmTransport) -> Result<(), RunError>) -> Result<RunError, RankError> {
     let link = ShmTransport::rendezvous(world, SMALL)?;
     untouched::transport(world, &link)?;
     let error = body(&link).expect_err("must be refused");
-    // What a peer writes belatedly would be seen, too.
+    // Late writes of a peer would be noticed, too.
     world.bootstrap().barrier("refused", world.deadline())?;
     untouched::assert_untouched(&error);
     world.bootstrap().barrier("looked at", world.deadline())?;
@@ -151,7 +150,7 @@ fn a_message_larger_than_the_window_of_the_peer() {
         let world = join(&mut member);
         let link = ShmTransport::rendezvous(&world, SMALL).unwrap();
         untouched::transport(&world, &link).unwrap();
-        // The receiver's is half as long as the sender's.
+        // The receiver's window is half as long as the sender's.
         let window = untouched::window::<f32>(&world, &link, if world.rank() == FIRST { 100 } else { 50 }).unwrap();
         let error = if world.rank() == FIRST {
             send(&link, &inp(100), SECOND).window(&window).run().unwrap_err()

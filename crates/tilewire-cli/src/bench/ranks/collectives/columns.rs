@@ -1,5 +1,5 @@
-//! An all-to-all of column slices of a larger matrix: where they lie, and copied into a contiguous buffer first. What is
-//! sent in place races the all-to-all of a contiguous tensor with as many bytes, and the copy that it saves.
+//! An all-to-all of column slices of a larger matrix: where they lie, and copied into a contiguous buffer first. What
+//! is sent in place races the all-to-all of a contiguous tensor with as many bytes, and the copy that it saves.
 #![forbid(unsafe_code)]
 
 use super::work::{ELEMENT, shape, stamp};

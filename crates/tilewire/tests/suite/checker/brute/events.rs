@@ -1,5 +1,5 @@
-//! What a small program can do, as events: each is one access of one party to some bytes. And when two of them
-//! conflict.
+//! The possible actions of a small program, as events: each is one access of one party to some bytes. This file also
+//! says when two events conflict.
 
 use super::program::{Party, Place, Program, Small, Span, Told, Touch, WORDS};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use tilewire::ir::{Access, Scope};
 /// A set of events, by their numbers.
 pub type Events = u128;
 
-/// How an event touches its bytes.
+/// The way in which an event touches its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Read,
@@ -23,7 +23,7 @@ pub enum Kind {
     PacketRead,
 }
 
-/// Who: a role copy by its number, or the host of a rank.
+/// A party: a role copy, by its number, or the host of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Party(usize),
@@ -47,12 +47,12 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Catalogue {
     pub all: Vec<Event>,
-    /// By party and op: the number of the first event of the op. Others follow it: the conditional touch, the packets
-    /// (puts, then gets), or what is posted (a read and a write of each part, then the notice).
+    /// For each party and op, the number of the first event of the op. Others follow it: the conditional touch, the
+    /// packets (puts, then gets), or the parts of a post (a read and a write of each part, then the notice).
     pub first: Vec<Vec<usize>>,
     /// Writes the input of a rank before it launches.
     pub host_write: Option<usize>,
-    /// Reads the output of a rank when its launch is over.
+    /// Reads the output of a rank when its launch has ended.
     pub host_read: Option<usize>,
 }
 
@@ -115,7 +115,7 @@ fn event(p: usize, party: &Party, kind: Kind, bytes: Range<usize>) -> Event {
     Event { by: By::Party(p), rank: party.rank, block: Some(party.block), kind, bytes }
 }
 
-/// An event of the network is of no block.
+/// An event of the network belongs to no block.
 fn posted(by: By, party: &Party, kind: Kind, bytes: Range<usize>) -> Event {
     Event { by, rank: party.rank, block: None, kind, bytes }
 }
@@ -149,13 +149,13 @@ impl Event {
         self.bytes.start < other.bytes.end && other.bytes.start < self.bytes.end
     }
 
-    /// Whether the bytes decide who goes on: slots and packets.
+    /// True if the bytes decide which party continues: slots and packets.
     pub fn controls(&self) -> bool {
         let slots = slot_bytes(0).start..slot_bytes(super::program::SLOTS).start;
         slots.contains(&self.bytes.start) || self.bytes.start >= packet_bytes(0).start
     }
 
-    /// Who it is atomic with, where it is atomic.
+    /// The scope of an atomic event.
     fn scope(&self) -> Option<Scope> {
         match self.kind {
             Kind::Atomic(scope) => Some(scope),
@@ -173,22 +173,23 @@ impl Event {
         }
     }
 
-    /// Whether the two are atomic together: they touch the same bytes, and each one's scope contains the other's party.
+    /// True if the two events are atomic with each other: they touch the same bytes, and the scope of each contains the
+    /// other's party.
     pub fn agrees(&self, other: &Event) -> bool {
         self.bytes == other.bytes && self.reaches(other) && other.reaches(self)
     }
 
-    /// Whether it has to be ordered after `earlier`, of another party.
+    /// True if it must be ordered after `earlier`, an event of another party.
     pub fn conflicts(&self, earlier: &Event) -> bool {
         self.by != earlier.by
             && self.meets(earlier)
             && (self.writes() || earlier.writes())
             && !self.agrees(earlier)
-            // The flag that let the reader go on came with these very bytes.
+            // The flag that let the reader continue came together with these bytes.
             && !(earlier.kind == Kind::PacketWrite && self.kind == Kind::PacketRead)
     }
 
-    /// A plain read of a slot and a wait or a test, which is another read. The checker takes waits for writes here.
+    /// A plain read of a slot, and a wait or a test, which also reads. The checker counts waits as writes here.
     pub fn may_be_said_to_race(&self, earlier: &Event) -> bool {
         let reads = |a: &Event, b: &Event| a.kind == Kind::SlotRead && b.kind == Kind::Read;
         self.by != earlier.by && self.meets(earlier) && (reads(self, earlier) || reads(earlier, self))

@@ -1,5 +1,4 @@
-//! Small programs that the comparison is about, by hand: what all interleavings show of them, and what the checker
-//! says.
+//! Small programs written by hand, for the comparison: what all interleavings show of them, and what the checker says.
 
 use super::program::{Party, Place, Program, Small, Touch};
 use super::{MOST_STATES, Reads, Shown, all_interleavings, said};
@@ -38,7 +37,7 @@ const fn get(packet: usize, flag: u32) -> Small {
     Small::Packets { count: 1, put: None, get: Some((packet, flag)), get_first: false }
 }
 
-/// A rank for each.
+/// One rank for each of these lists of ops.
 fn program(ranks: &[&[Small]]) -> Program {
     let party = |(rank, ops): (usize, &&[Small])| Party { rank, block: 0, role: 0, copy: 0, ops: ops.to_vec() };
     Program { parties: ranks.iter().enumerate().map(party).collect(), tensor: None }
@@ -65,7 +64,7 @@ fn a_wait_for_a_signal_may_find_one_that_only_a_credit_orders_after_it() {
     let sender: &[Small] = &[store(0), signal(0, 1), credit(1, 1)];
     let (report, [latest, _]) = judged(&[sender, &[wait(1, 1), signal(0, 2)], &[wait(0, 1), load(0)]]);
     assert!(latest.race);
-    // Two writers that nothing orders, to begin with.
+    // Two writers that nothing orders, at the beginning.
     assert!(said(&report).writers, "{report}");
 }
 
@@ -76,7 +75,7 @@ fn two_who_signal_and_then_look_may_both_come_first() {
         &[signal(1, 1), store_unless(0, 1, 0), wait(0, 1)],
     ]);
     assert!(latest.is_clean() && any.race, "{latest:?} {any:?}");
-    // Interleavings do not show it, so they are not said to be all there is.
+    // Interleavings do not show it. So the report must not claim that all interleavings are everything.
     assert!(matches!(report.certainty, Certainty::Sampled { exhausted: false, .. }), "{report}");
 }
 

@@ -1,29 +1,30 @@
-//! Random small programs. They are told as stories: in some order parties touch memory, and where an access must come
-//! after one of another party, a handover between the two is added, mostly. So most programs are almost right.
+//! Random small programs. A program is told as a story: parties touch memory in some order. If an access must come
+//! after one of another party, the generator usually adds a handover between the two. So most programs are almost
+//! right.
 
 use super::program::{Cut, PACKETS, Party, Place, Program, SLOTS, Small, Span, Told, Touch, WORDS};
 use tilewire::ir::{Access, NoticeKind, Order, Scope};
 use tilewire_testkit::random::Random;
 
-/// What a program may have beside loads, stores, signals and waits.
+/// The features of a program besides loads, stores, signals and waits.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Features {
     pub atomics: bool,
-    /// Their results are used, and they acquire.
+    /// The results of atomics are used, and atomics acquire.
     pub used: bool,
-    /// They, and plain stores, go to slots as well.
+    /// Atomics and plain stores also go to slots.
     pub raw_slots: bool,
     pub credits: bool,
     pub packets: bool,
     pub tests: bool,
     pub tensor: bool,
-    /// Slots have several writers.
+    /// Slots may have several writers.
     pub several: bool,
-    /// Chains of parties that tell each other, by a few slots.
+    /// Chains of parties that signal each other through a few slots.
     pub relays: bool,
-    /// Signals go through a network proxy.
+    /// Signals may go through a network proxy.
     pub posts: bool,
-    /// So do words.
+    /// Words may go through it, too.
     pub data: bool,
 }
 
@@ -46,10 +47,10 @@ impl Features {
     }
 }
 
-/// A rank: its blocks, and the copies of each role.
+/// A rank: the number of its blocks, and the copies of each role.
 type Shape = (usize, &'static [usize]);
 
-/// Ranks, and how many accesses the story has.
+/// The ranks, and the number of accesses of the story.
 const SHAPES: [(&[Shape], usize); 17] = [
     (&[(1, &[1]), (1, &[1])], 4),
     (&[(1, &[1]), (1, &[1])], 6),
@@ -70,7 +71,7 @@ const SHAPES: [(&[Shape], usize); 17] = [
     (&[(1, &[1, 1]), (1, &[1]), (1, &[1]), (1, &[1])], 3),
 ];
 
-/// Of programs with relays: chains need parties.
+/// The shapes of programs with relays, because chains need parties.
 const LONG: [(&[Shape], usize); 5] = [
     (&[(1, &[1]), (1, &[1]), (1, &[1])], 1),
     (&[(1, &[1]), (1, &[1]), (1, &[1]), (1, &[1])], 1),
@@ -84,10 +85,10 @@ struct Story<'r> {
     features: Features,
     parties: Vec<Party>,
     tensor: Option<(usize, Access)>,
-    /// By slot and by packet: the last value of the story.
+    /// For each slot and each packet, the last value of the story so far.
     slots: [u64; SLOTS],
     flags: [u32; PACKETS],
-    /// By word, the tensor last: the parties that touched it since a write, and that wrote it.
+    /// For each word, the tensor last: the last writer, and the parties that have touched the word since.
     touched: [Vec<usize>; WORDS + 1],
 }
 
@@ -154,12 +155,12 @@ impl Story<'_> {
         }
     }
 
-    /// A party posts a word to another word, and somebody waits for it.
+    /// A party posts a word to another word, and some party waits for it.
     fn send(&mut self, party: usize) {
         let from = self.random.below(WORDS);
         let cut = if self.random.once_in(3) { Cut::Halves } else { Cut::Whole };
         let span = Span { from, to: (from + 1) % WORDS, cut };
-        // The read comes after the writes of what is read, the write after everything.
+        // The read comes after the writes of the word that is read. The write comes after all accesses.
         for word in [span.from, span.to] {
             let others: Vec<usize> = self.touched[word].iter().copied().filter(|&other| other != party).collect();
             for other in others {
@@ -170,7 +171,7 @@ impl Story<'_> {
         }
         let to = self.random.below(self.parties.len());
         match self.random.once_in(3) {
-            // The halves by themselves. Whoever waits for the second may forget the first.
+            // The two halves are posted separately. A party that waits for the second one may forget the first.
             true => {
                 let halves = [0, 1].map(|half| self.post(party, Span { cut: Cut::Half(half), ..span }));
                 let forgets = self.random.once_in(2);
@@ -190,12 +191,12 @@ impl Story<'_> {
         if self.random.once_in(3) {
             self.refill(party, span.from);
         }
-        // Whoever comes after the copy comes after the one who waited for it.
+        // A later access comes after the copy if it comes after the party that waited for it.
         self.touched[span.from].push(to);
         self.touched[span.to] = vec![to];
     }
 
-    /// A party flushes what it has posted, waits for that, mostly, and overwrites a word.
+    /// A party flushes its posts, usually waits for the flush, and overwrites a word.
     fn refill(&mut self, party: usize, word: usize) {
         let slot = self.random.below(SLOTS);
         self.slots[slot] += 1;
@@ -203,14 +204,14 @@ impl Story<'_> {
         let peer = self.peer();
         self.push(party, Small::Post { peer, span: None, notice: Some(told) });
         if !self.random.once_in(6) {
-            // Sometimes the wait is another party's, which overwrites it.
+            // Sometimes another party waits, and overwrites the word.
             let to = if self.random.once_in(4) { self.random.below(self.parties.len()) } else { party };
             self.push(to, Small::Wait { slot, value: told.value });
             self.push(to, Small::Plain(Touch { at: Place::Word(word), write: Some(9) }));
         }
     }
 
-    /// A party posts bytes, and a notice of them.
+    /// A party posts bytes and their notice.
     fn post(&mut self, party: usize, span: Span) -> Told {
         let mut peer = self.peer();
         let slot = if self.random.once_in(2) { self.random.below(SLOTS) } else { party % SLOTS };
@@ -220,7 +221,7 @@ impl Story<'_> {
             self.push(party, Small::Post { peer, span: Some(span), notice: Some(told) });
             return told;
         }
-        // Bytes alone, and a signal, sooner or later; rarely to another peer, or a credit.
+        // It posts bytes alone, and a signal later. In rare cases the signal goes to another peer, or is a credit.
         self.push(party, Small::Post { peer, span: Some(span), notice: None });
         if self.random.once_in(3) {
             self.access(party);
@@ -237,13 +238,13 @@ impl Story<'_> {
         told
     }
 
-    /// A rank to post to: mostly the same one.
+    /// A rank to post to. It is usually the same one.
     fn peer(&mut self) -> usize {
         let ranks = self.parties.iter().map(|party| party.rank + 1).max().unwrap_or(1);
         if self.random.once_in(4) { self.random.below(ranks) } else { 0 }
     }
 
-    /// An access after a handover from everybody whose access it has to come after, mostly.
+    /// An access. Usually there is a handover from every party whose access must come earlier.
     fn access(&mut self, party: usize) {
         let (place, touch) = self.touch(party);
         let atomic = self.features.atomics && place < WORDS && self.random.once_in(2);
@@ -265,7 +266,7 @@ impl Story<'_> {
         self.touched[place].push(party);
     }
 
-    /// A place, as a number, and a plain access to it that the party may do.
+    /// A place, as a number, and a plain access to it that the party may make.
     fn touch(&mut self, party: usize) -> (usize, Touch) {
         let write = self.random.once_in(2).then(|| self.random.below(2) as u64);
         if self.features.tensor && self.random.once_in(2) {
@@ -296,7 +297,7 @@ impl Story<'_> {
         Small::Add { at, x: 1 + self.random.below(2) as u64, order, scope, then }
     }
 
-    /// What one party did comes before what the other does next.
+    /// A handover: the earlier actions of one party come before the later ones of the other.
     fn handover(&mut self, from: usize, to: usize) {
         let kind = self.random.below(8);
         match kind {
@@ -327,8 +328,8 @@ impl Story<'_> {
         }
     }
 
-    /// One party touches a word, tells the next, which tells the next, by two slots; the last one touches the word.
-    /// Some look twice, and some wait for a signal before the one that was meant for them.
+    /// One party touches a word and signals the next, which signals the next, through two slots. The last one touches
+    /// the word. Some poll twice, and some wait for an earlier signal than the intended one.
     fn relay(&mut self) {
         let mut chain: Vec<usize> = (0..self.parties.len()).collect();
         (1..chain.len()).for_each(|i| chain.swap(i, self.random.below(i + 1)));
@@ -359,7 +360,7 @@ impl Story<'_> {
         }
     }
 
-    /// A signal, a credit, or one through the network.
+    /// A signal, a credit, or one of them through the network.
     fn signalling(&mut self, slot: usize, value: u64) -> Small {
         match self.features.posts && self.random.once_in(4) {
             true => {
@@ -374,7 +375,7 @@ impl Story<'_> {
         }
     }
 
-    /// A party signals, and another may wait for it.
+    /// A party signals, and another one may wait for it.
     fn signal(&mut self, from: usize, to: Option<usize>) {
         let several = self.features.several && self.random.once_in(2);
         let slot = if several { self.random.below(2) } else { from % SLOTS };
@@ -383,7 +384,7 @@ impl Story<'_> {
         let signal = self.signalling(slot, value);
         self.push(from, signal);
         if let Some(to) = to {
-            // Sometimes one that came before.
+            // Sometimes for an earlier signal.
             let value = if self.random.once_in(if several { 3 } else { 8 }) { value.max(2) - 1 } else { value };
             self.push(to, Small::Wait { slot, value });
         }
@@ -402,7 +403,7 @@ impl Story<'_> {
         if self.random.once_in(2) {
             self.push(party, Small::Packets { count, put: forth, get: None, get_first: false });
             self.push(other, Small::Packets { count, put: None, get: forth, get_first: false });
-            // The packet says nothing of the signals before it.
+            // A packet does not publish the signals before it.
             let value = self.slots[party % SLOTS];
             if value > 0 && self.random.once_in(2) {
                 let value = 1 + self.random.below(value as usize) as u64;
@@ -416,7 +417,8 @@ impl Story<'_> {
         }
     }
 
-    /// Two parties say that they come, and each goes on where the other has not said so: on machines both may.
+    /// Two parties announce themselves, and each continues if the other has not announced itself. On real machines both
+    /// may continue.
     fn look(&mut self, party: usize) {
         let other = (party + 1) % self.parties.len();
         let at = Place::Word(self.random.below(WORDS));
@@ -431,7 +433,7 @@ impl Story<'_> {
         self.parties[party].ops.push(op);
     }
 
-    /// In one of three programs an op is left out, or comes too early.
+    /// In one of three programs an op is left out or comes too early.
     fn mistake(&mut self) {
         let party = self.random.below(self.parties.len());
         let ops = &mut self.parties[party].ops;
@@ -444,7 +446,7 @@ impl Story<'_> {
         }
     }
 
-    /// A counter that nobody waits for is a fault of another kind.
+    /// A counter that nobody waits for is another kind of fault.
     fn take_what_is_left(&mut self) {
         let all = || self.parties.iter().flat_map(|party| &party.ops);
         let signalled = |slot| {

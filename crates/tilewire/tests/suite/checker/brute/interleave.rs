@@ -1,59 +1,59 @@
-//! All interleavings of a small program, and what they show.
+//! All interleavings of a small program, and their results.
 //!
-//! The steps are run by the few lines below, not by the evaluator. States that are equal, with all that is known in
-//! them, are gone on from once. Races are judged in two ways:
+//! The few lines below run the steps, not the evaluator. States that are equal, including everything that is known in
+//! them, are continued only once. Races are judged in two ways:
 //!
-//! - **By meeting**: a state in which two parties can each take a step, and the two conflict. This needs no notion of
-//!   order at all. It is what a race is where all order comes from signals, waits and tests: those hold the later
-//!   access back until it is ordered.
-//! - **By order**: an access conflicts with an earlier one that is not *known* to its party. What is known is a set of
-//!   events, made by the rules of the memory model (those of posts are in `posted.rs`): all of one's own; what a signal
-//!   published to whoever reads it; what a credit says to be over, not visible; of a packet the put itself and nothing
-//!   before it; what atomics release to those that acquire, along a chain of atomics on the same bytes that agree in
-//!   scope. A wait learns from the signal **that it reads**, whichever that is: other interleavings read others.
-//!   Meeting sees too little where steps are held back by something that orders nothing: packets, credits, atomics that
-//!   are relaxed or of too small a scope.
+//! - **By meeting**: a state in which two parties can each take a step, and the two steps conflict. This needs no
+//!   notion of order. It is the definition of a race if all order comes from signals, waits and tests, because these
+//!   hold the later access back until it is ordered.
+//! - **By order**: an access conflicts with an earlier one that is not *known* to its party. The known events follow
+//!   from the rules of the memory model (`posted.rs` has those of posts): a party knows all of its own events; a reader
+//!   of a signal knows what the signal published; a credit shows that events are over, not their effects; a packet
+//!   shows its own put and nothing before it; atomics that release show it to those that acquire, along a chain of
+//!   atomics on the same bytes that agree in scope. A wait learns from the signal **that it reads**, whichever that is.
+//!   Other interleavings read other signals. Judging by meeting misses races if steps are held back by something that
+//!   orders nothing: packets, credits, and atomics that are relaxed or of too small a scope.
 //!
-//! Two accesses that meet are never known to each other, so the first kind of race is one of the second kind, always;
-//! without credits, packets and atomics that synchronise, both are the same. `search` checks the one, the test the
-//! other.
+//! Two accesses that meet are never known to each other. So a race by meeting is always a race by order. Without
+//! credits, packets and atomics that synchronise, the two are the same. `search` checks the first statement, the test
+//! the second.
 //!
-//! And memory is of two kinds ([`Reads`]): one in which a wait or a test finds the latest value, and one in which it
-//! finds any value that is not older than one its party knows of. The second is what machines do. The checker claims
-//! that programs it *decides* are the same in both; of others it runs interleavings of the first kind. Two things are
-//! left out: atomics of one party on different bytes that change places (load buffering), and gets of a packet that was
-//! overwritten, which is a race anyway.
+//! Memory is of two kinds ([`Reads`]). In the first kind a wait or a test finds the latest value. In the second kind it
+//! finds any value that is not older than one its party knows. Real machines are of the second kind. The checker claims
+//! that programs it *decides* behave the same in both. Of other programs it runs interleavings of the first kind. Two
+//! effects are left out: atomics of one party on different bytes that change places (load buffering), and gets of a
+//! packet that was overwritten, which is a race anyway.
 
 use super::events::Event;
 use super::program::Program;
 use super::steps::{Step, World};
 use std::collections::HashSet;
 
-/// Which values waits and tests may find.
+/// The values that waits and tests may find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reads {
     Latest,
-    /// Any that is not older than one the party knows of.
+    /// Any value that is not older than one the party knows.
     AnyNotHidden,
 }
 
-/// What all interleavings show.
+/// The results of all interleavings.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Shown {
     pub race: bool,
-    /// The same, judged by meeting.
+    /// The races, judged by meeting.
     pub met: bool,
-    /// Two accesses that are no race, and that the checker may call one: see [`Event::may_be_said_to_race`], and
-    /// packets whose bytes are known only by a signal of the party that got them.
+    /// Two accesses that are no race but that the checker may call one: see [`Event::may_be_said_to_race`], and packets
+    /// whose bytes are known only by a signal of the party that got them.
     pub stricter: bool,
     pub deadlock: bool,
-    /// Two who set one slot, and nothing orders them.
+    /// Two parties set one slot, and nothing orders them.
     pub writers: bool,
     /// A slot or a flag that does not grow.
     pub shrinks: bool,
-    /// A rank writes what another has bound as its input or its output.
+    /// A rank writes memory that another rank has bound as its input or its output.
     pub promise: bool,
-    /// A race for bytes that decide who goes on: what the rest of the program does depends on the schedule.
+    /// A race for bytes that decide which party continues. The rest of the program then depends on the schedule.
     pub control: bool,
 }
 
@@ -74,8 +74,8 @@ impl Shown {
     }
 }
 
-/// What running every interleaving shows, with all copies of the roles and with one; nothing where there are more than
-/// so many states.
+/// The result of running every interleaving, with all copies of the roles and with one. `None` if there are more than
+/// this many states.
 pub fn all_interleavings(program: &Program, reads: Reads, most: usize) -> Option<Shown> {
     let mut shown = search(program, reads, most)?;
     if program.copies() > 1 {

@@ -1,13 +1,14 @@
 //! The checker against all interleavings of small random programs.
 //!
-//! Where it says *decided*, or *sampled* with every schedule run, it must say what all interleavings say. Where it ran
-//! some schedules only, a fault that it reports must be one of some interleaving. `TILEWIRE_CASES` and `TILEWIRE_SEED`
-//! say how many programs, and which.
+//! If the checker says *decided*, or *sampled* with every schedule run, it must report the same as all interleavings.
+//! If it ran some schedules only, every fault that it reports must be a fault of some interleaving. `TILEWIRE_CASES`
+//! and `TILEWIRE_SEED` set the number of programs and their seed.
 //!
-//! What is compared: races, deadlocks, slots with two writers, slots and flags that do not grow, and inputs and outputs
-//! that a peer writes. Where bytes that decide who goes on (slots, packets) have such a fault, the rest of the run
-//! depends on the schedule: there both must find *some* fault. Faults of another kind (a signal that nobody takes, a
-//! credit ahead of its data) are not looked for here, and leave out whatever schedules would have come after them.
+//! The comparison covers races, deadlocks, slots with two writers, slots and flags that do not grow, and inputs and
+//! outputs that a peer writes. If bytes that decide which party continues (slots, packets) have such a fault, the rest
+//! of the run depends on the schedule. Then both sides must find *some* fault. Faults of other kinds (a signal that
+//! nobody takes, a credit ahead of its data) are not compared, and the schedules that would have come after them are
+//! left out.
 //!
 //! | file | holds |
 //! |---|---|
@@ -35,15 +36,16 @@ use tilewire::check::{Certainty, Report, Settings};
 use tilewire::ir::{NoticeKind, Order};
 use tilewire_testkit::random::Random;
 
-/// More states than this are not gone through.
+/// Programs with more states than this are skipped.
 pub const MOST_STATES: usize = 20_000;
 
-/// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
+/// The number of random programs: `TILEWIRE_CASES`, or as many as CI has time for.
 pub fn cases(short: u64) -> u64 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(short)
 }
 
-/// The numbers of random programs: so many from a place that `TILEWIRE_SEED` says. Two seeds have no program in common.
+/// The numbers of random programs: consecutive ones from a place that `TILEWIRE_SEED` sets. Two seeds have no program
+/// in common.
 pub fn numbers(short: u64) -> std::ops::Range<u64> {
     let seed: u64 = std::env::var("TILEWIRE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     let first = seed << 40;
@@ -64,7 +66,8 @@ struct Count {
     shrinks: u64,
     promise: u64,
     stricter: u64,
-    /// Wrong only where waits or tests find older values, and how many of those the checker calls clean (sampled).
+    /// The number of programs that are wrong only if waits or tests find older values, and how many of those the
+    /// checker calls clean (sampled).
     older: u64,
     older_missed: u64,
     clean: u64,
@@ -73,7 +76,7 @@ struct Count {
     sampled_clean: u64,
 }
 
-/// The kinds of faults that are looked for, as what all interleavings show.
+/// The kinds of faults that are compared, with the results of all interleavings.
 fn said(report: &Report) -> Shown {
     let all = kinds(report);
     for kind in &all {
@@ -92,11 +95,11 @@ fn said(report: &Report) -> Shown {
     }
 }
 
-/// Why what the checker says is wrong, if it is: it must find something where `must` does, and nothing that `may` does
-/// not show.
+/// The reason why the checker's report is wrong, if it is. It must find a fault if `must` has one, and no fault that
+/// `may` does not have.
 fn disagreement(program: &Program, report: &Report, must: &Shown, may: &Shown) -> Option<String> {
     let said = said(report);
-    // Stricter than what is shown, where it can be.
+    // The comparison is stricter where it can be.
     if may.stricter && !may.race && said.race {
         return None;
     }
@@ -117,15 +120,15 @@ fn disagreement(program: &Program, report: &Report, must: &Shown, may: &Shown) -
     if may.control || may.writers || may.shrinks {
         return None;
     }
-    // Faults with one copy that have the lines of one with all are not said again, and all ops of these programs have
-    // the same lines. A write of what was promised is a race where nothing orders it.
+    // Faults with one copy that have the same lines as faults with all copies are not reported again, and all ops of
+    // these programs have the same lines. A write of promised memory is a race if nothing orders it.
     let exact = report.is_decided() && !may.promise && program.copies() == 1;
     let wrong = |(_, said, must, may): &&(&str, bool, bool, bool)| *said && !may || exact && *must && !said;
     pairs.iter().find(wrong).map(|(name, said, must, _)| format!("{name}: said {said}, shown {must}"))
 }
 
-/// Whether all order comes from signals that publish, so that races can be judged by who meets whom where slots grow
-/// and have one writer.
+/// True if all order comes from signals that publish, and slots grow and have one writer. Then races can be judged by
+/// meeting.
 fn meets_are_races(program: &Program) -> bool {
     program.ops().all(|op| match op {
         Small::Plain(touch) => !matches!(touch.at, Place::Slot(_)),
@@ -153,7 +156,7 @@ fn compare(seeds: std::ops::Range<u64>, features: impl Fn(&mut Random) -> Featur
         let settings =
             Settings { cumulative: true, across_launches: true, exhaustive: 400, random: 20, ..Settings::default() };
         let report = launch.plan().verify(&settings);
-        // What is decided holds for machines; of what is not, interleavings are run.
+        // A decided report holds for real machines. For other reports, interleavings are run.
         let reads = [Reads::Latest, Reads::AnyNotHidden].map(|reads| all_interleavings(&program, reads, MOST_STATES));
         let [Some(latest), Some(any)] = reads else {
             count.skipped += 1;
@@ -210,7 +213,7 @@ fn the_checker_says_what_all_interleavings_say() {
     assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
 }
 
-/// Several parties signal one slot, told by credits, by proxies and by each other.
+/// Several parties signal one slot. They are ordered by credits, by proxies and by signals to each other.
 #[test]
 fn the_checker_says_what_all_interleavings_say_of_relays() {
     let features = |random: &mut Random| Features {
@@ -227,7 +230,7 @@ fn the_checker_says_what_all_interleavings_say_of_relays() {
     assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
 }
 
-/// Words and notices go through the network.
+/// Words and notices travel through the network.
 #[test]
 fn the_checker_says_what_all_interleavings_say_of_posts() {
     let features = |random: &mut Random| Features {
@@ -245,7 +248,7 @@ fn the_checker_says_what_all_interleavings_say_of_posts() {
     assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
 }
 
-/// A role posts after another role of its rank, or after itself, and knows by a credit that the first post is over.
+/// A role posts after another role of its rank, or after itself. A credit shows it that the first post is over.
 #[test]
 fn the_checker_says_what_all_interleavings_say_of_posts_of_two_roles() {
     use program::{Cut, Party, Place, Span, Told, Touch};
@@ -254,7 +257,7 @@ fn the_checker_says_what_all_interleavings_say_of_posts_of_two_roles() {
     let told = |slot| Some(Told { slot, value: 1, kind: NoticeKind::Data });
     let wait = |slot| Small::Wait { slot, value: 1 };
     let span = Some(Span { from: 0, to: 1, cut: Cut::Whole });
-    // A signal shows a post of its own role that is over, and none of another role. Bytes come after either.
+    // A signal covers a post of its own role that is over, and none of another role. Bytes come after either.
     for (same_role, again, is_clean) in
         [(true, None, true), (false, None, false), (true, span, true), (false, span, true)]
     {
@@ -264,7 +267,7 @@ fn the_checker_says_what_all_interleavings_say_of_posts_of_two_roles() {
         if same_role {
             first.extend(rest);
         } else {
-            // The first role tells the second what it stored. What it posted is not stored by then.
+            // The first role tells the second about its stores. Its posts have not been written by then.
             first.push(Small::Signal { slot: 3, value: 1, credit: false });
             second.extend([wait(3)].into_iter().chain(rest));
         }

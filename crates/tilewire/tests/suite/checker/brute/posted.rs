@@ -1,18 +1,19 @@
-//! What is posted, by the rules of the language: every part of a post, and every notice, is something that happens by
-//! itself at some time after the post.
+//! Posts by the rules of the language: every part of a post, and every notice, is an event of its own that happens at
+//! some time after the post.
 //!
-//! - The bytes of a part are copied when they like: by somebody who knows what the poster knew. Of the poster's own
-//!   posts that is what was over for it, and so it is of its rank's posts to the same peer: what is over was written
-//!   before.
+//! - The bytes of a part are copied at any time, by a party that knows what the poster knew. Of the poster's own posts
+//!   it knows those that were over for the poster, and of its rank's posts to the same peer likewise: a post that is
+//!   over was written before.
 //! - A delivery (a notice with bytes) is told when all its parts have arrived.
-//! - A signal (a notice without bytes) is told when all that its party had posted to the peer has arrived.
-//! - A credit is told when it likes.
-//! - A flush is told when all that its party had posted to the peer has been read.
-//! - And each of them only after what the party had posted before for the same slot of the same peer.
+//! - A signal (a notice without bytes) is told when all earlier posts of its party to the peer have arrived.
+//! - A credit is told at any time.
+//! - A flush is told when all earlier posts of its party to the peer have been read.
+//! - Each of them comes after the party's earlier notices for the same slot of the same peer.
 //!
-//! Whoever sets the slot knows what the poster knew, what had to arrive, and what of the poster's posts to the peer was
-//! over for it. What is told is all that, of a credit and a flush only what is over: as by a plain signal or credit.
-//! For whoever sets the slot of a flush, the reads that it waited for are over, and nothing else of them.
+//! The party that sets the slot knows what the poster knew, the events that had to arrive, and which of the poster's
+//! posts to the peer were over for the poster. The notice publishes all of that. A credit and a flush publish only what
+//! is over, as a plain credit does. For the party that sets the slot of a flush, the reads that it waited for are over,
+//! and nothing else of those posts.
 
 use super::events::{Events, bytes};
 use super::interleave::Shown;
@@ -21,17 +22,17 @@ use super::steps::{Known, Posted, State, Trail, World, set_half};
 use std::ops::Range;
 use tilewire::ir::NoticeKind;
 
-/// A post, taken apart.
+/// The events of a post.
 #[derive(Clone)]
 struct Parts {
     peer: usize,
-    /// The events of its parts: each reads, and then writes with the next number.
+    /// The events of its parts: each is a read, and the write with the next number.
     copies: Vec<(usize, (Place, Place))>,
     /// The event of its notice.
     notice: Option<(usize, Told)>,
 }
 
-/// Those who set slots for the parties of a program: by the party, the peer and the slot.
+/// The parties that set slots over the network: the poster, the peer and the slot of each.
 pub(super) fn tellers(program: &Program) -> Vec<(usize, usize, usize)> {
     let mut tellers = Vec::new();
     for (of, op) in program.parties.iter().enumerate().flat_map(|(p, party)| party.ops.iter().map(move |op| (p, op))) {
@@ -55,14 +56,14 @@ impl World<'_> {
         Parts { peer, notice: notice.map(|notice| (told, notice)), copies }
     }
 
-    /// The posts of a party up to this one to the same peer, itself last.
+    /// The posts of a party to the same peer, up to and including this one.
     fn to_peer(&self, state: &State, of: usize, number: usize) -> Vec<Parts> {
         let all = state.posted[of][..=number].iter().map(|posted| self.parts(of, posted.op));
         let peer = self.parts(of, state.posted[of][number].op).peer;
         all.filter(|parts| parts.peer == peer).collect()
     }
 
-    /// The events that a notice must wait for: writes of bytes, and notices.
+    /// The events that a notice must wait for: writes of bytes, and other notices.
     fn needs(&self, state: &State, of: usize, number: usize) -> Events {
         let mut before = self.to_peer(state, of, number);
         let Some(Parts { copies, notice: Some((_, me)), .. }) = before.pop() else { return 0 };
@@ -77,7 +78,7 @@ impl World<'_> {
         covered.map(|(read, _)| read + 1).chain(notices).fold(0, |all, event| all | 1 << event)
     }
 
-    /// The events that may happen next of what a party has posted.
+    /// The events that may happen next among the posts of a party.
     pub(super) fn posted_steps(&self, state: &State, of: usize) -> Vec<usize> {
         let is_done = |event: usize| state.done & 1 << event != 0;
         let mut next = Vec::new();
@@ -90,7 +91,7 @@ impl World<'_> {
         next
     }
 
-    /// One of these happens.
+    /// One of these events happens.
     pub(super) fn deliver(&self, state: &mut State, of: usize, event: usize, shown: &mut Shown) {
         let is_it = |posted: &Posted| {
             let Parts { copies, notice, .. } = self.parts(of, posted.op);
@@ -117,7 +118,7 @@ impl World<'_> {
             let mut learnt = known;
             match kind {
                 NoticeKind::Data => learnt.join(Known { visible: covered, over: covered, without_packets: covered }),
-                // Nothing is covered: it needs only the notices before it.
+                // A credit covers nothing. It needs only the notices before it.
                 NoticeKind::Credit => {}
                 NoticeKind::Flush => {
                     let reads = before.iter().flat_map(|parts| &parts.copies).fold(0, |all, (read, _)| all | 1 << read);
@@ -127,7 +128,7 @@ impl World<'_> {
             state.known[actor].join(learnt);
             self.signal(state, actor, event, (slot, value, kind != NoticeKind::Data), shown);
         }
-        // What nobody asks for any more makes no difference between states.
+        // Knowledge that nobody asks for any more must not make states differ.
         let over = |event: usize| state.done & 1 << event != 0;
         if copies.iter().all(|(read, _)| over(*read)) && notice.is_none_or(|(told, _)| over(told)) {
             state.posted[of][number].known = Known::default();
@@ -138,7 +139,7 @@ impl World<'_> {
         state.posted[of][..number].iter().map(|posted| self.parts(of, posted.op)).collect()
     }
 
-    /// What all parties of a party's rank have posted to a peer.
+    /// The posts of all parties of a party's rank to a peer.
     fn of_its_rank(&self, state: &State, of: usize, peer: usize) -> Vec<Parts> {
         let is_there = |party: &usize| self.program.parties[*party].rank == self.program.parties[of].rank;
         let posted = (0..self.program.parties.len())
@@ -147,8 +148,8 @@ impl World<'_> {
         posted.filter(|parts| parts.peer == peer).collect()
     }
 
-    /// Of a rank's posts to a peer that are over those which were written to the places of these writes: they lie under
-    /// what is there now.
+    /// Of a rank's posts to a peer that are over, those that wrote the places of these writes. Their bytes lie under
+    /// the present ones.
     fn under(&self, state: &State, (of, peer): (usize, usize), writes: Events, over: Events) -> Events {
         let all = self.of_its_rank(state, of, peer);
         let places = || all.iter().flat_map(|parts| &parts.copies).map(|&(read, (_, to))| (read, bytes(to)));
@@ -163,7 +164,7 @@ impl World<'_> {
         all.fold(0, |all, (read, _)| all | 3 << read)
     }
 
-    /// The writes of bytes among these events, and the reads that came before them.
+    /// The writes of bytes among these events, and the reads before them.
     fn reads_too(&self, posts: &[Parts], events: Events) -> Events {
         let all = posts.iter().flat_map(|parts| &parts.copies).map(|(read, _)| 2 << read);
         all.filter(|write: &Events| events & write != 0).fold(0, |all, write| all | write | write >> 1)

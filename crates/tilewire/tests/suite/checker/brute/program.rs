@@ -1,4 +1,4 @@
-//! Small programs as data: what each role copy does, one op after the other, and the same as kernels.
+//! Small programs as data: the ops of each role copy, one after the other, and the kernels made of them.
 
 use super::events::bytes;
 use std::fmt;
@@ -10,10 +10,10 @@ use tilewire::{Memory, Traced, kernel};
 pub const WORDS: usize = 2;
 pub const SLOTS: usize = 4;
 pub const PACKETS: usize = 4;
-/// Places for what a party keeps.
+/// The number of places where a party records values.
 const RECORDS: usize = 64;
 
-/// Where a plain access or an atomic goes.
+/// The place of a plain access or an atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// One of the shared words, 8 bytes.
@@ -22,7 +22,7 @@ pub enum Place {
     Half(usize),
     /// The 8 bytes of a slot.
     Slot(usize),
-    /// A word that one rank may have bound as its input or its output.
+    /// A word that one rank may bind as its input or its output.
     Tensor,
 }
 
@@ -30,11 +30,11 @@ pub enum Place {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     pub at: Place,
-    /// What is written; a read where nothing is.
+    /// The written value; `None` for a read.
     pub write: Option<u64>,
 }
 
-/// Bytes that are posted: one word is copied to another.
+/// The bytes of a post: one word is copied to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub from: usize,
@@ -42,13 +42,13 @@ pub struct Span {
     pub cut: Cut,
 }
 
-/// How a word is posted.
+/// The way in which a word is posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
     Whole,
     /// In two parts.
     Halves,
-    /// One half of it only.
+    /// Only one half of it.
     Half(usize),
 }
 
@@ -61,7 +61,7 @@ pub struct Told {
 }
 
 impl Span {
-    /// The places that its parts are copied between.
+    /// The places between which its parts are copied.
     pub fn parts(self) -> Vec<(Place, Place)> {
         let Span { from, to, cut } = self;
         let half = |half: usize| (Place::Half(from * 2 + half), Place::Half(to * 2 + half));
@@ -77,7 +77,7 @@ impl Span {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Small {
     Plain(Touch),
-    /// An atomic addition. `then` uses its result: the touch happens where the old value is this one.
+    /// An atomic addition. `then` uses its result: the touch happens if the old value equals the given one.
     Add {
         at: Place,
         x: u64,
@@ -100,14 +100,15 @@ pub enum Small {
         slot: usize,
         value: u64,
     },
-    /// A test of a slot; the touch happens where it says what `there` says.
+    /// A test of a slot. The touch happens if the result equals `there`.
     Test {
         slot: usize,
         value: u64,
         there: bool,
         then: Touch,
     },
-    /// An `each` of so many elements that puts packets, gets packets, or both: from which one on, and with which flag.
+    /// An `each` of this many elements that puts packets, gets packets, or both: from which element on, and with which
+    /// flag.
     Packets {
         count: usize,
         put: Option<(usize, u32)>,
@@ -116,7 +117,7 @@ pub enum Small {
     },
 }
 
-/// A role copy and what it does.
+/// A role copy and its ops.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Party {
     pub rank: usize,
@@ -130,17 +131,18 @@ pub struct Party {
 pub struct Program {
     /// Every (rank, block, role, copy), in order.
     pub parties: Vec<Party>,
-    /// The rank that has bound [`Place::Tensor`] as its input or its output, and as which. Others bind it `InOut`.
+    /// The rank that has bound [`Place::Tensor`] as its input or its output, and which of the two. Other ranks bind it
+    /// `InOut`.
     pub tensor: Option<(usize, Access)>,
 }
 
-/// Kernels, the memory that they share, and that of each rank.
+/// The kernels, the memory that they share, and the memory of each rank.
 type Recording = (Vec<Traced>, Vec<Memory>, Vec<Vec<Memory>>);
 
-/// One kernel for each rank, and the wires by which their posts go.
+/// One kernel for each rank, and the wires of their posts.
 pub struct Launch {
     pub kernels: Vec<Traced>,
-    /// The rings, and the memory and the slots of every peer: all have the same.
+    /// The rings, and the memory and the slots of every peer. They are the same for all.
     rings: Vec<Memory>,
     region: Memory,
     slots: Memory,
@@ -182,7 +184,7 @@ impl Program {
         self.parties.iter().flat_map(|party| &party.ops)
     }
 
-    /// What is left where every role has one copy.
+    /// The program that is left if every role has one copy.
     pub fn with_one_copy(&self) -> Program {
         let parties = self.parties.iter().filter(|party| party.copy == 0).cloned().collect();
         Program { parties, ..self.clone() }
@@ -200,8 +202,8 @@ impl Program {
         Ok(Launch { kernels, rings, region, slots })
     }
 
-    /// The same, and parties keep what they load and get, each in a place of its own. Gives the memory of all ranks,
-    /// which `shared` makes, and that of each.
+    /// The same, with parties that record the values they load and get, each in a separate place. Returns the memory of
+    /// all ranks, which `shared` makes, and that of each rank.
     pub fn trace_recording(&self, shared: &dyn Fn(usize) -> Memory) -> Result<Recording, tilewire::BuildError> {
         self.traced(true, shared, &[])
     }
@@ -267,7 +269,7 @@ struct Memories<'t> {
 }
 
 impl<'t> Memories<'t> {
-    /// Does an op. What it loads goes to this place of the record, packets to those from it on.
+    /// Emits an op. It records a loaded value at this place, and packets from this place on.
     fn op(&self, r: &RoleCtx<'t>, op: &Small, place: i64) {
         let slot = |slot: usize| self.slots.slot(0, slot as i64);
         match *op {
@@ -350,7 +352,7 @@ impl<'t> Memories<'t> {
         }
     }
 
-    /// Says whether the old value is the one that is asked for. Where none is, nothing uses the result.
+    /// True if the old value is the expected one. If no value is expected, nothing uses the result.
     fn add(&self, at: Place, x: u64, order: Order, scope: Scope, is: Option<u64>) -> Option<Value<'t, bool>> {
         let wide = |view: &View<'t, u64>, i: usize| {
             let old = view.atomic_add(i as i64, x, order, scope);

@@ -1,4 +1,4 @@
-//! The steps of small programs: what they change, and what their parties know afterwards.
+//! The steps of small programs: their effects, and the knowledge of parties afterwards.
 
 use super::events::{By, Catalogue, Event, Events, Kind, bytes};
 use super::interleave::{Reads, Shown};
@@ -6,12 +6,12 @@ use super::posted::tellers;
 use super::program::{PACKETS, Place, Program, SLOTS, Small, Touch, WORDS};
 use tilewire::ir::{Access, Order};
 
-/// What a party knows.
+/// The knowledge of a party.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Known {
     pub visible: Events,
     pub over: Events,
-    /// What is visible without what packets carried.
+    /// The visible events, without those learnt from packets.
     pub without_packets: Events,
 }
 
@@ -29,37 +29,37 @@ impl Known {
     }
 }
 
-/// Where a party is: the op, and how much of it is done.
+/// The position of a party: the op, and how much of it is done.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct At {
     op: usize,
-    /// The conditional touch is next.
+    /// True if the conditional touch is next.
     then: bool,
-    /// Packets put and got, by element.
+    /// The packets that were put and got, by element.
     put: u8,
     got: u8,
 }
 
-/// A write of a slot or a word, and what is published to whoever reads it.
+/// A write of a slot or a word, and what it publishes to its readers.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Trail {
-    /// The event; nobody's at first.
+    /// The event; `None` for the initial value.
     pub by: Option<usize>,
     pub value: u64,
-    /// By event that released: what it published.
+    /// For each event that released: what it published.
     pub releases: Vec<(usize, Known)>,
-    /// Of a credit: its party's last signal before it, which whoever waits for that one finds out about.
+    /// For a credit: the last signal of its party before it. A wait for that signal learns it from the credit.
     pub carried: Option<(u64, Known)>,
 }
 
-/// A post that a party has made, and what it knew then.
+/// A post of a party, and what the party knew at that time.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Posted {
     pub op: usize,
     pub known: Known,
 }
 
-/// A step that a party can take: an event, and which of the writes of a slot it reads.
+/// A possible step of a party: an event, and the write of a slot that it reads.
 #[derive(Clone, Copy)]
 pub struct Step {
     pub party: usize,
@@ -78,16 +78,16 @@ pub struct State {
     pub(super) known: Vec<Known>,
     /// The last write of words, and of their halves.
     trails: Vec<Trail>,
-    /// By slot: those who set it since a plain write, and the last value.
+    /// For each slot: the parties that set it since the last plain write, and the last value.
     setters: [(Events, Option<u64>); SLOTS],
-    /// Waits and tests, each with the writes of its slot up to the one that it found: whoever knows the look to be over
-    /// comes after those.
+    /// The waits and tests, each with the writes of its slot up to the one that it found. A party that knows such a
+    /// poll to be over comes after those writes.
     finds: Vec<(usize, Events)>,
-    /// By party and slot: the value of its last signal and what it published.
+    /// For each party and slot: the value of its last signal, and what that published.
     own_signals: Vec<(u64, Known)>,
-    /// By packet: what whoever gets it knows of these bytes.
+    /// For each packet: what a getter knows of its bytes.
     packets: [Known; PACKETS],
-    /// By party: what it has posted, in order.
+    /// For each party: its posts, in order.
     pub(super) posted: Vec<Vec<Posted>>,
 }
 
@@ -95,7 +95,7 @@ pub struct World<'p> {
     pub(super) program: &'p Program,
     pub events: Catalogue,
     reads: Reads,
-    /// Those who set slots for parties over the network: by the party, the peer and the slot.
+    /// The parties that set slots over the network: the poster, the peer and the slot of each.
     pub(super) tellers: Vec<(usize, usize, usize)>,
 }
 
@@ -106,7 +106,7 @@ impl<'p> World<'p> {
 
     pub fn start(&self) -> State {
         let parties = &self.program.parties;
-        // Parties, then those who set slots for them.
+        // The parties, then those that set slots for them over the network.
         let mut known = vec![Known::default(); parties.len() + self.tellers.len()];
         let mut done = 0;
         if let Some(event) = self.events.host_write {
@@ -130,7 +130,7 @@ impl<'p> World<'p> {
         }
     }
 
-    /// Where the last signal of a party to a slot stands.
+    /// The place of the last signal of a party to a slot.
     fn own(&self, party: usize, slot: usize) -> usize {
         let parties = self.program.parties.len();
         party.checked_sub(parties).map_or(party * SLOTS + slot, |teller| parties * SLOTS + teller)
@@ -140,8 +140,8 @@ impl<'p> World<'p> {
         state.at[party].op == self.program.parties[party].ops.len()
     }
 
-    /// The steps that a party can take: several only where it gets packets, or finds one of several values. The posts
-    /// of each come after the parties.
+    /// The possible steps of a party. There are several only if it gets packets, or may find one of several values. The
+    /// posts of each party come after the parties.
     pub fn steps(&self, state: &State, party: usize) -> Vec<Step> {
         if let Some(of) = party.checked_sub(self.program.parties.len()) {
             return self.posted_steps(state, of).into_iter().map(|event| Step { party, event, read: 0 }).collect();
@@ -161,10 +161,10 @@ impl<'p> World<'p> {
                 let gets = first + if put.is_some() { count } else { 0 };
                 let has = |mask: u8, i: usize| mask & 1 << i != 0;
                 let next: Vec<usize> = match (put, get) {
-                    // The elements take what is there, in any order.
+                    // The elements take the packets that have arrived, in any order.
                     (None, _) => (0..count).filter(|&i| !has(at.got, i) && can_get(i)).map(|i| gets + i).collect(),
                     (_, None) => vec![first + at.put.count_ones() as usize],
-                    // One after the other: what the language allows, and what holds back most.
+                    // The elements run one after the other. The language allows this order, and it holds back most.
                     _ => {
                         let i = at.put.count_ones().min(at.got.count_ones()) as usize;
                         let puts = if get_first { has(at.got, i) } else { !has(at.put, i) };
@@ -180,7 +180,7 @@ impl<'p> World<'p> {
         }
     }
 
-    /// The writes of a slot that a party may find: none older than one that it knows of.
+    /// The writes of a slot that a party may find: none older than one that it knows.
     fn not_hidden(&self, state: &State, party: usize, slot: usize) -> std::ops::Range<usize> {
         let all = &state.slots[slot];
         let is_known = |write: &Trail| write.by.is_some_and(|by| state.known[party].visible & 1 << by != 0);
@@ -267,14 +267,14 @@ impl<'p> World<'p> {
         state.done |= 1 << event;
     }
 
-    /// An event happens: it is judged against all before it.
+    /// An event happens. It is judged against all earlier events.
     fn happens(&self, state: &mut State, party: usize, event: usize, shown: &mut Shown) {
         let mut known = state.known[party];
         self.happens_to(state, &mut known, event, shown);
         state.known[party] = known;
     }
 
-    /// The same, of somebody who knows this.
+    /// The same, by a party with this knowledge.
     pub(super) fn happens_to(&self, state: &mut State, known: &mut Known, event: usize, shown: &mut Shown) {
         self.judge(state, known, event, shown);
         state.done |= 1 << event;
@@ -288,8 +288,8 @@ impl<'p> World<'p> {
 
     fn judge(&self, state: &State, known: &Known, event: usize, shown: &mut Shown) {
         let me = &self.events.all[event];
-        // All of a launch is one time: nothing orders the launches of two ranks. The owner of an input need not touch
-        // it; of an output what it touches is promised.
+        // All of a launch counts as one time, because nothing orders the launches of two ranks. An input is promised
+        // even if its owner does not touch it. Of an output only the touched bytes are promised.
         let of_tensor = |event: &Event| event.bytes == bytes(Place::Tensor) && matches!(event.by, By::Party(_));
         if let Some((owner, access)) = self.program.tensor.filter(|_| of_tensor(me)) {
             let foreign = |event: &Event| event.rank != owner && event.writes();
@@ -327,7 +327,7 @@ impl<'p> World<'p> {
         }
     }
 
-    /// Bytes are written: what was published by other names of them is published no more.
+    /// Bytes are written. What other names of these bytes published is no longer published.
     pub(super) fn written(&self, state: &mut State, at: Place, write: Trail) {
         let overlaps = |other: &Place| {
             let (a, b) = (bytes(at), bytes(*other));
@@ -374,7 +374,7 @@ impl<'p> World<'p> {
             state.known[party].join(learnt);
         }
         self.happens(state, party, event, shown);
-        // An atomic goes on with what those before it published, where it is atomic together with the last of them.
+        // An atomic continues what those before it published, if it is atomic together with the last of them.
         if write.by.is_some_and(|by| !self.events.all[by].agrees(&self.events.all[event])) {
             (write.releases, write.carried) = (Vec::new(), None);
         }
@@ -445,10 +445,10 @@ impl<'p> World<'p> {
     ) {
         let write = state.slots[slot][read].clone();
         let mut learnt = self.published(&write, event);
-        // A credit publishes nothing, but whoever waits for a signal learns that one's data also when it finds a later
-        // credit of the same party. Whoever waits for a credit, one that comes first and is enough, does not.
+        // A credit publishes nothing. But a wait for a signal also learns that signal's data if it finds a later credit
+        // of the same party. A wait for a credit that comes first and suffices does not.
         let agrees = |by: usize| self.events.all[by].agrees(&self.events.all[event]);
-        // An addition goes on with what a credit before it carries, and is none itself.
+        // An addition continues what a credit before it carries, and is no credit itself.
         let is_addition = |by: usize| matches!(self.events.all[by].kind, Kind::Atomic(_));
         let is_credit = |write: &Trail| write.carried.is_some() && !write.by.is_some_and(is_addition);
         let for_credit = state.slots[slot].iter().find(|write| write.value >= value).is_some_and(is_credit);
@@ -465,7 +465,7 @@ impl<'p> World<'p> {
         state.finds.sort_unstable();
     }
 
-    /// What a party has found hides what is older.
+    /// A found write hides the older ones.
     fn found(&self, state: &mut State, party: usize, write: &Trail) {
         state.known[party].visible |= write.by.map_or(0, |by| 1 << by);
     }

@@ -1,5 +1,5 @@
-//! Programs that are right, of random sizes: parts between neighbours in a ring of ranks, each with roles and memory of
-//! its own, over several launches whose counters go on.
+//! Correct programs of random sizes: parts between neighbours in a ring of ranks. Each part has its own roles and
+//! memory. The counters continue over several launches.
 //!
 //! ```text
 //!   pipeline   send ──tail──▶ receive ──head (credit)──▶ send     tiles in `depth` places; copies take turns
@@ -29,11 +29,11 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     kind: Kind,
-    /// Elements of a tile, or packets.
+    /// The number of elements of a tile, or of packets.
     len: usize,
     tiles: usize,
     depth: usize,
-    /// Of the role that sends, and of the one that receives.
+    /// The copies of the sending role, and of the receiving one.
     copies: [u32; 2],
 }
 
@@ -55,7 +55,8 @@ impl Correct {
                 kind: random.pick(&kinds),
                 len: 1 + random.below(40),
                 tiles: 1 + random.below(6),
-                // A place belongs to one copy of the sender: a credit lets nobody overwrite what another has written.
+                // A place belongs to one copy of the sender. A credit lets no copy overwrite what another one has
+                // written.
                 depth: copies[0] * (1 + random.below(4)),
                 copies: copies.map(|copies| copies as u32),
             }
@@ -79,7 +80,7 @@ impl Correct {
         };
         let launches = (0..self.launches).map(|launch| (0..self.ranks).map(|rank| trace(launch, rank)).collect());
         let launches: Vec<Vec<Traced>> = launches.collect();
-        // Not every part uses all that it has.
+        // Not every part uses all of its memory.
         let args = || launches.iter().flatten().flat_map(|traced| &traced.args);
         let names = |arg: &Arg, memory: &Memory| match arg {
             Arg::Buffer(banks) | Arg::Slots(banks) => banks.iter().any(|bank| bank.is(memory)),
@@ -95,14 +96,14 @@ struct Ring<'p> {
     part: &'p Part,
     ranks: usize,
     blocks: usize,
-    /// By rank: what others write there.
+    /// For each rank, the memory that others write there.
     shared: Vec<Memory>,
-    /// By rank: counters of data there, and of places that are free again.
+    /// For each rank, the counters of data there, and of places that are free again.
     tails: Vec<Memory>,
     heads: Vec<Memory>,
-    /// By rank.
+    /// For each rank.
     inputs: Vec<Tensor<u64>>,
-    /// By launch, then by rank.
+    /// For each launch, then for each rank.
     outs: Vec<Vec<Tensor<u64>>>,
 }
 

@@ -1,6 +1,6 @@
-//! What the checker calls clean runs: on the CPU engine, a thread for each rank and more threads than cores, programs
-//! end within a deadline and leave the evaluator's bytes. `TILEWIRE_CASES` and `TILEWIRE_SEED` say how many programs,
-//! and which.
+//! Programs that the checker calls clean run on the CPU engine, with a thread for each rank and more threads than
+//! cores. They end within a deadline and leave the evaluator's bytes. `TILEWIRE_CASES` and `TILEWIRE_SEED` set the
+//! number of programs and their seed.
 //!
 //! | file | programs |
 //! |---|---|
@@ -24,8 +24,8 @@ use tilewire::vm::{self, Prepared};
 use tilewire::{Memory, Traced};
 use tilewire_testkit::random::Random;
 
-/// Where the memory that ranks share comes from: every rank's thread traces the program for itself and takes the same
-/// parts in turn.
+/// The source of the memory that ranks share. Every rank's thread traces the program for itself, and takes the same
+/// parts in the same order.
 pub struct Room {
     segment: Option<Memory>,
     used: Cell<usize>,
@@ -35,7 +35,7 @@ pub struct Room {
 const ROOM: usize = 1 << 18;
 
 impl Room {
-    /// Memory of its own for each: the checker's.
+    /// Each rank has its own memory: for the checker.
     pub fn apart() -> Room {
         Room { segment: None, used: Cell::new(0) }
     }
@@ -51,12 +51,12 @@ impl Room {
     }
 }
 
-/// Launches of all ranks, and their memory.
+/// The launches of all ranks, and their memory.
 struct Case {
-    /// By launch, then by rank.
+    /// For each launch, then for each rank.
     launches: Vec<Vec<Traced>>,
     shared: Vec<Memory>,
-    /// By rank: its own.
+    /// For each rank, its own memory.
     own: Vec<Vec<Memory>>,
 }
 
@@ -65,14 +65,14 @@ type Make = Arc<dyn Fn(&Room) -> Case + Send + Sync>;
 /// The bytes that are shared, then those of the ranks.
 type Bytes = Vec<Vec<Vec<u8>>>;
 
-/// Who waits longer waits for ever. Long, because there are few cores and other tests.
+/// A longer wait counts as a hang. The limit is long, because there are few cores and other tests.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn settings() -> Settings {
     Settings { cumulative: true, across_launches: true, exhaustive: 400, random: 20, ..Settings::default() }
 }
 
-/// The bytes after the evaluator has run it: with one copy of each role, as the engine does.
+/// The bytes after the evaluator has run the program with one copy of each role, as the engine does.
 fn evaluated(case: &Case) -> Bytes {
     let one_copy = Settings { most_copies: 1, ..settings() };
     let after = plan(&case.launches).run(&one_copy, None).expect("what is clean comes to its end");
@@ -80,7 +80,7 @@ fn evaluated(case: &Case) -> Bytes {
     all.map(|memory| memory.iter().map(|memory| after.bytes(memory)).collect()).collect()
 }
 
-/// The bytes after the CPU engine has run it, or what went wrong. `late` is the rank that begins last.
+/// The bytes after the CPU engine has run it, or the error. `late` is the rank that begins last.
 fn engine(make: &Make, ranks: usize, late: usize) -> Result<Bytes, String> {
     let sets = SegmentSet::threads(ranks, ROOM).map_err(|error| error.to_string())?;
     let room = Room::of(sets[0].segment(0));
@@ -101,14 +101,14 @@ fn engine(make: &Make, ranks: usize, late: usize) -> Result<Bytes, String> {
                 launches.iter_mut().try_for_each(Prepared::run).map_err(|error| error.to_string())
             });
             let own = ended.map(|()| case.own[rank].iter().map(|own| bytes_of(own).unwrap()).collect::<Vec<_>>());
-            // Nobody listens any more where another rank has failed.
+            // Nobody listens any more if another rank has failed.
             _ = done.send((rank, own));
         });
     }
     drop(done);
     let mut bytes = vec![Vec::new(); ranks + 1];
     for _ in 0..ranks {
-        // The deadline of a launch ends it; this one is for an engine that does not keep it.
+        // A launch ends at its own deadline. This limit is for an engine that ignores the deadline.
         let ended = results.recv_timeout(DEADLINE * 3);
         let (rank, own) = ended.map_err(|_| "the engine hangs beyond its deadline, or panicked".to_string())?;
         bytes[rank + 1] = own.map_err(|error| format!("rank {rank}: {error}"))?;
@@ -117,7 +117,7 @@ fn engine(make: &Make, ranks: usize, late: usize) -> Result<Bytes, String> {
     Ok(bytes)
 }
 
-/// Runs a clean program several times. Gives what went wrong.
+/// Runs a clean program several times. Returns the first error.
 fn disagreement(make: &Make, times: usize, determined: bool) -> Option<String> {
     let case = make(&Room::apart());
     let (ranks, expected) = (case.launches[0].len(), evaluated(&case));
@@ -145,7 +145,7 @@ fn random_programs_that_are_clean_run() {
         let mut random = Random::of_case(!seed);
         let features = Features::random(&mut random);
         let program = program(&mut random, features);
-        // Nobody delivers posts here.
+        // Nothing delivers posts here.
         if program.trace().is_err() || program.ops().count() < 2 || program.posts() {
             continue;
         }
@@ -157,8 +157,8 @@ fn random_programs_that_are_clean_run() {
         if !is_clean(&make(&Room::apart())).0 {
             continue;
         }
-        // What a test or a used atomic finds depends on the schedule: such a program has to end, and its bytes are not
-        // known.
+        // The result of a test or of a used atomic depends on the schedule. Such a program must end, and its bytes are
+        // unknown.
         let determined = program.ops().all(|op| !matches!(op, Small::Test { .. } | Small::Add { then: Some(_), .. }));
         (ran, compared) = (ran + 1, compared + u64::from(determined));
         if let Some(wrong) = disagreement(&make, 3, determined) {

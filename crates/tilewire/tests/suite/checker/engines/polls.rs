@@ -1,5 +1,5 @@
-//! Programs that poll in loops: by an atomic, a load or a test, for another role of the block, another block or another
-//! rank. Whoever tells may be on the thread that polls.
+//! Programs that poll in loops, by an atomic, a load or a test. They poll for another role of the block, another block
+//! or another rank. The signaller may be on the thread that polls.
 
 use super::{Case, Make, Room, disagreement, is_clean};
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use tilewire::hook::{RoleCtx, Slots, View};
 use tilewire::ir::{Access, Order, Scope};
 use tilewire::{Tensor, kernel};
 
-/// How a party finds out.
+/// The way in which a party polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum By {
     Atomic,
-    /// An atomic, and the loop counts its tries.
+    /// By an atomic, in a loop that counts its tries.
     CountedAtomic,
     Test,
 }
 
-/// Who tells whom.
+/// The signaller, and the party that polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Between {
-    /// The role that polls comes first.
+    /// The polling role comes first.
     Roles,
-    /// Another role of the block has to signal a peer before that peer tells.
+    /// Another role of the block must signal a peer before that peer signals.
     RolesByAPeer,
     Blocks,
     Ranks,

@@ -1,4 +1,4 @@
-//! Atomics: release and acquire as they say; a result that is used leaves the monotone fragment.
+//! Atomics release and acquire as they state. A program that uses a result leaves the monotone fragment.
 
 use super::Shared;
 use crate::checker::check;

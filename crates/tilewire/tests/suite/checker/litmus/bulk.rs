@@ -1,4 +1,4 @@
-//! Bulk copies: asynchronous, ordered by proxy fences and waits alone.
+//! Bulk copies are asynchronous. Only proxy fences and waits order them.
 
 use super::Shared;
 use crate::checker::check;

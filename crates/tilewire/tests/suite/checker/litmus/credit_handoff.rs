@@ -1,4 +1,4 @@
-//! Credits: they give a slot back and show no data.
+//! Credits give a slot back and publish no data.
 
 use super::Shared;
 use crate::checker::{check, expect};

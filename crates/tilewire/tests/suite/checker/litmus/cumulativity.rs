@@ -1,4 +1,4 @@
-//! Cumulativity: through a chain of signals, and through the barriers of a role.
+//! Cumulativity through a chain of signals, and through the barriers of a role.
 
 use super::Shared;
 use crate::checker::{check, clean, expect, plan};
@@ -6,7 +6,7 @@ use tilewire::check::{Mutation, Settings};
 
 #[test]
 fn a_signal_is_cumulative() {
-    // 0 → 1 → 2: rank 2 sees what rank 0 wrote, though rank 1 never touched it; by a credit it does not.
+    // 0 → 1 → 2: rank 2 sees what rank 0 wrote, although rank 1 never touched it. By a credit it does not.
     for credit in [false, true] {
         let s = Shared::new();
         let first = s.rank(|r, bytes, slots, _| {
@@ -52,8 +52,8 @@ fn elements_of_one_each_are_not_ordered_and_two_eaches_are() {
 
 #[test]
 fn a_role_barrier_hands_on_what_other_lanes_and_other_ranks_did() {
-    // Rank 0's lanes write, its leader signals. Rank 1's leader waits; its lanes forward, each what another lane's rank
-    // 0 wrote. Rank 2 reads both, in lanes of its own.
+    // Rank 0's lanes write, and its leader signals. Rank 1's leader waits, and its lanes forward; each forwards the
+    // write of another lane of rank 0. Rank 2 reads both in other lanes.
     let s = Shared::new();
     let first = s.rank(|r, bytes, slots, _| {
         r.each(4, |i| bytes.put(0, i * 8, i.cast::<u64>()));
@@ -73,7 +73,7 @@ fn a_role_barrier_hands_on_what_other_lanes_and_other_ranks_did() {
     });
     let plan = plan(&[vec![first, second, third]]);
     clean(&plan.verify(&Settings::default()));
-    // Without the barrier at the end of the `each` the lanes of rank 1 do not see each other.
+    // Without the barrier at the end of the `each`, the lanes of rank 1 do not see each other's writes.
     let mutants = plan.mutants(Mutation::MissingBarrier);
     assert_eq!(mutants.len(), 1, "one each feeds another");
     expect(&mutants[0].verify(&Settings::default()), "race", &[store, store + 1]);

@@ -3,8 +3,7 @@
 use super::Shared;
 use crate::checker::check;
 
-/// Independent reads of independent writes: with a signal for each write and a wait before each read nothing is left to
-/// see.
+/// With a signal for each write and a wait before each read, no disagreement can be seen.
 #[test]
 fn iriw_with_signals_is_ordered_and_without_is_not() {
     for ordered in [true, false] {

@@ -1,4 +1,4 @@
-//! Load buffering: each reads the other's word, then writes its own.
+//! Load buffering: each rank reads the other's word, then writes its own.
 
 use super::Shared;
 use crate::checker::{check, expect};

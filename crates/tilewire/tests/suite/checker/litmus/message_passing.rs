@@ -44,7 +44,7 @@ fn a_signal_carries_what_all_lanes_of_the_role_did() {
     });
     let receive = s.rank(|r, bytes, slots, out| {
         r.wait(slots.slot(0, 0), 1);
-        // Other lanes than those that were written by.
+        // The reading lanes are not the writing lanes.
         r.each(4, |i| out.store(i, bytes.get::<u64>(0, (3 - i) * 16)));
     });
     clean(&check(&[vec![send, receive]]));

@@ -1,4 +1,4 @@
-//! Litmus tests, one file for each behaviour: what the stated memory model allows and forbids, in programs of two to
+//! Litmus tests, one file for each behaviour. They show what the memory model allows and forbids, in programs of two to
 //! four role copies over shared words.
 
 mod atomics;
@@ -17,7 +17,7 @@ mod store_buffering;
 use tilewire::hook::{Region, RoleCtx, Slots, View};
 use tilewire::{Memory, Tensor, Traced, kernel};
 
-/// What litmus programs share: bytes, slots, and an output for each rank.
+/// The memory of litmus programs: bytes, slots, and an output for each rank.
 pub struct Shared {
     pub bytes: Memory,
     pub slots: Memory,

@@ -1,12 +1,12 @@
-//! Network puts: ordered by their signal, not by each other.
+//! Network puts are ordered by their signal, not by each other.
 
 use crate::checker::kinds;
 use tilewire::{Memory, Tensor, kernel};
 
 #[test]
 fn network_puts_are_ordered_by_their_signal_only() {
-    // A put is seen after its signal, a second put after that signal is not, and the source is busy until a credit says
-    // so.
+    // A put is visible after its signal. A second put after that signal is not. The source is in use until a credit
+    // says otherwise.
     for (reuse, ok) in [("credited", true), ("at once", false)] {
         let (ring, credits) = ([Memory::zeroed(64), Memory::zeroed(64)], Memory::zeroed(128));
         let (region, slots, source) = (Memory::zeroed(64), Memory::zeroed(128), Memory::zeroed(64));

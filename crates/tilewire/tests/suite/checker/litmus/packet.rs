@@ -1,4 +1,4 @@
-//! Packets: a flag vouches for the bytes beside it and for nothing else.
+//! A packet's flag vouches for the bytes beside it and for nothing else.
 
 use super::Shared;
 use crate::checker::{check, clean, expect};
@@ -43,8 +43,8 @@ fn packets_are_credited_like_slots() {
     }
 }
 
-/// An element that waits holds back none with a smaller number: ranks that take their packets in the same order get on,
-/// others need not.
+/// A waiting element holds back no smaller one. Ranks that take their packets in the same order continue; other orders
+/// may not.
 #[test]
 fn packets_that_are_put_and_got_in_one_each_are_so_in_ascending_order() {
     for ascending in [true, false] {

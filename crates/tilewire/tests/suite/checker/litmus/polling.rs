@@ -1,4 +1,4 @@
-//! Tests: what a role does when a slot is not there yet.
+//! Tests: a role does something else while a slot is not ready.
 
 use super::Shared;
 use crate::checker::{check, expect, kinds};
@@ -12,7 +12,7 @@ fn a_test_is_sampled_and_every_schedule_is_run() {
     });
     let receive = s.rank(|r, bytes, slots, out| {
         let there = r.test(slots.slot(0, 0), 1);
-        // Wrong where the test fails: only some schedules show it.
+        // Wrong if the test fails. Only some schedules show it.
         r.if_(!there, || out.store(0, bytes.get::<u64>(0, 0)));
         r.wait(slots.slot(0, 0), 1);
     });
@@ -37,7 +37,7 @@ fn a_role_may_poll() {
     };
     let report = check(&[vec![send.clone(), polls(0)]]);
     assert!(report.is_clean() && !report.is_decided(), "{report}");
-    // Nobody will ever signal: polling for ever is found, not waited for.
+    // Nobody will ever signal. The checker finds that the role polls forever, without waiting for it.
     let report = check(&[vec![send, polls(1)]]);
     assert!(kinds(&report) == ["no-producer", "deadlock"], "{report}");
 }

@@ -1,5 +1,5 @@
-//! Store buffering: each writes its own word, then reads the other's. Plain accesses that nothing orders: two races,
-//! whatever a machine would show.
+//! Store buffering: each rank writes its own word, then reads the other's. These are plain accesses that nothing
+//! orders: two races, whatever a machine would show.
 
 use super::Shared;
 use crate::checker::{check, expect};
@@ -16,7 +16,7 @@ fn store_buffering_is_two_races() {
     };
     let report = check(&[vec![one(0, 1), one(1, 0)]]);
     assert!(report.is_decided(), "{report}");
-    // One for each word. The run has rank 0 first, so it sees rank 1's word unwritten as well.
+    // One race for each word. The run has rank 0 first, so it also sees rank 1's word unwritten.
     expect(&report, "race", &[put, put + 1]);
     let races: u64 = report.faults.iter().filter(|f| f.fault.kind() == "race").map(|f| f.times).sum();
     assert_eq!(races, 2, "{report}");

@@ -1,5 +1,5 @@
-//! Atomics: those that acquire though nobody looks at their result, those on the bytes of a slot, and those of too
-//! small a scope.
+//! Atomics: those that acquire although nobody reads their result, those on the bytes of a slot, and those of too small
+//! a scope.
 
 use super::Expect::{AnyFault, Fault, NotCalledSafe};
 use super::{Kit, Seen, Shared, check, one};
@@ -40,7 +40,7 @@ seeds! {
     unused_acquire_of_device_scope: NotCalledSafe,
 }
 
-/// One rank puts and then adds, the other adds and then gets. Where the second addition comes first, nothing orders put
+/// One rank puts and then adds. The other adds and then gets. If the second addition comes first, nothing orders put
 /// and get.
 fn handover(release: Order, acquire: Order, scopes: [Scope; 2]) -> Seen {
     let s = Shared::new();
@@ -67,7 +67,7 @@ fn acq_rel_on_both_sides() -> Seen {
     handover(Order::AcqRel, Order::AcqRel, SYSTEM)
 }
 
-/// An acquire that finds a relaxed addition is ordered after nothing: a race in all schedules.
+/// An acquire that finds a relaxed addition is ordered after nothing. It is a race in all schedules.
 fn release_is_missing() -> Seen {
     handover(Order::Relaxed, Order::Acquire, SYSTEM)
 }
@@ -76,12 +76,12 @@ fn acquire_is_missing() -> Seen {
     handover(Order::Release, Order::Relaxed, SYSTEM)
 }
 
-/// The race of `acquire_before_the_release`, and the scope does not reach the other rank anyway.
+/// The race of `acquire_before_the_release`. Here the scope does not reach the other rank anyway.
 fn unused_acquire_of_device_scope() -> Seen {
     handover(Order::Release, Order::Acquire, [Scope::Device; 2])
 }
 
-/// Both store to one word, one before its addition and one after. They race where the one that stores last adds first.
+/// Both store to one word, one before its addition and one after. They race if the one that stores last adds first.
 fn two_stores_ordered_by_luck() -> Seen {
     let s = Shared::new();
     let before = s.rank(|_, kit| {
@@ -95,7 +95,7 @@ fn two_stores_ordered_by_luck() -> Seen {
     check(&[vec![before, after]])
 }
 
-/// As `acquire_before_the_release`, by the lanes of an `each` that the mask lets through.
+/// Like `acquire_before_the_release`, by the lanes of an `each` whose mask is true.
 fn acquire_in_an_each() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -111,7 +111,7 @@ fn acquire_in_an_each() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// 0 → 1 → 2 by two words. Only the schedule in which all three add in turn is ordered.
+/// 0 → 1 → 2 by two words. Only the schedule in which all three add in this order is ordered.
 fn acquire_through_a_third_rank() -> Seen {
     let s = Shared::new();
     let first = s.rank(|_, kit| {
@@ -129,7 +129,7 @@ fn acquire_through_a_third_rank() -> Seen {
     check(&[vec![first, second, third]])
 }
 
-/// A third rank adds to the same word, relaxed. Wherever it comes, the acquire may still be first of all.
+/// A third rank adds to the same word, relaxed. Wherever that comes, the acquire may still be the first of all.
 fn acquire_through_a_relaxed_addition() -> Seen {
     let s = Shared::new();
     let add = |order: Order| move |kit: Kit<'_>| _ = kit.words.atomic_add(0, 1u64, order, Scope::System);
@@ -145,7 +145,7 @@ fn acquire_through_a_relaxed_addition() -> Seen {
     check(&[vec![send, between, receive]])
 }
 
-/// As `acquire_before_the_release`, between the blocks of one rank, where the scope suffices.
+/// Like `acquire_before_the_release`, between the blocks of one rank, where the scope suffices.
 fn acquire_between_blocks() -> Seen {
     let s = Shared::new();
     let blocks = s.kernel(|k, kit| {
@@ -195,7 +195,7 @@ fn acquire_only_in_the_second_launch() -> Seen {
     check(&[signalled, added])
 }
 
-/// What is stored after the release is not published by it, whichever addition comes first.
+/// The release does not publish what is stored after it, whichever addition comes first.
 fn store_after_the_release() -> Seen {
     let s = Shared::new();
     let send = s.rank(|_, kit| {
@@ -205,7 +205,7 @@ fn store_after_the_release() -> Seen {
     check(&[vec![send.clone(), send]])
 }
 
-/// A rank that has the counters as words, too. All ranks of a program do, so that these are nobody's tensor.
+/// A rank that has the counters as words, too. All ranks of a program have them, so they are no rank's tensor.
 fn counts(s: &Shared, body: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>, View<'t, u64>)) -> Traced {
     s.kernel(|k, kit| {
         let counts = k.buffer::<u64>("counts", one(&s.slots), Access::InOut).bank(0);
@@ -247,7 +247,7 @@ fn addition_completes_a_count() -> Seen {
     check(&[vec![send, meddle, receive]])
 }
 
-/// The sender takes its signal back by adding −1. A receiver that looks too late waits forever.
+/// The sender takes its signal back by adding −1. A receiver that polls too late waits forever.
 fn addition_takes_a_count_back() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, counts| {
@@ -263,7 +263,7 @@ fn addition_takes_a_count_back() -> Seen {
 }
 
 /// Two ranks count in one slot: one sets it to 1, the other adds 1. If the signal comes last, the addition is lost and
-/// the slot never is 2.
+/// the slot never becomes 2.
 fn addition_lost_under_a_signal() -> Seen {
     let s = Shared::new();
     let set = counts(&s, |r, kit, _| r.signal(kit.slots.slot(0, 0), 1));
@@ -274,7 +274,7 @@ fn addition_lost_under_a_signal() -> Seen {
     check(&[vec![set, add, receive]])
 }
 
-/// The receiver looks at the counter by adding 0. It finds the signal in some schedules, and a relaxed look acquires
+/// The receiver polls the counter by adding 0. It finds the signal in some schedules, and a relaxed addition acquires
 /// nothing.
 fn slot_read_by_a_relaxed_addition() -> Seen {
     let s = Shared::new();
@@ -292,8 +292,7 @@ fn slot_read_by_a_relaxed_addition() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The addition is to the upper four bytes of the slot: the counter becomes 2³², and no wait is for its own signal any
-/// more.
+/// The addition is to the upper four bytes of the slot. The counter becomes 2³², and every wait is satisfied by it.
 fn addition_to_half_of_a_slot() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, _| {
@@ -311,7 +310,7 @@ fn addition_to_half_of_a_slot() -> Seen {
     check(&[vec![send, meddle.unwrap(), receive]])
 }
 
-/// The slot goes from 5 back to 1. A receiver that looks too late waits forever.
+/// The slot goes from 5 back to 1. A receiver that polls too late waits forever.
 fn addition_before_a_smaller_signal() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, counts| {
@@ -322,7 +321,7 @@ fn addition_before_a_smaller_signal() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The sender adds 1 where it should signal 2, and signals 2 later, when the second word is there. The wait for 2 may
+/// The sender adds 1 where it should signal 2. It signals 2 later, when the second word is there. The wait for 2 may
 /// end before that.
 fn addition_ahead_of_the_next_signal() -> Seen {
     let s = Shared::new();
@@ -340,8 +339,8 @@ fn addition_ahead_of_the_next_signal() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Every two accesses to the counter are ordered, also those by the addition. But it is the addition that makes it 2,
-/// and rank 2 takes that for the signal of rank 1, which may be still to come.
+/// Every two accesses to the counter are ordered, including those by the addition. But the addition makes it 2, and
+/// rank 2 takes that for the signal of rank 1, which may come later.
 fn addition_in_place_of_the_next_signal() -> Seen {
     let s = Shared::new();
     let adds = counts(&s, |r, kit, counts| {
@@ -363,7 +362,7 @@ fn addition_in_place_of_the_next_signal() -> Seen {
     check(&[vec![adds, sends, receives]])
 }
 
-/// The receiver has seen the signal, the sender takes it back and says so, and the receiver waits for it once more:
+/// The receiver has seen the signal. The sender takes it back and says so. The receiver then waits for it once more,
 /// forever.
 fn addition_takes_back_what_was_seen() -> Seen {
     let s = Shared::new();
@@ -382,8 +381,7 @@ fn addition_takes_back_what_was_seen() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The receiver adds 0 to the counter in order to acquire, and does not look at what it found: the signal may come
-/// later.
+/// The receiver adds 0 to the counter in order to acquire, and ignores the result. The signal may come later.
 fn acquire_by_an_addition_to_a_slot() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, _| {
@@ -398,7 +396,7 @@ fn acquire_by_an_addition_to_a_slot() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Two receivers count in one HEAD by additions. Relaxed ones do not keep the reads before them.
+/// Two receivers count in one HEAD by additions. Relaxed additions do not order the reads before them.
 fn credits_by_relaxed_additions() -> Seen {
     let s = Shared::new();
     let send = counts(&s, |r, kit, _| {
@@ -417,8 +415,8 @@ fn credits_by_relaxed_additions() -> Seen {
     check(&[vec![send, receive(), receive()]])
 }
 
-/// Two parties put and add; the second to add reads what the first put. Right with a scope that has both in it, and
-/// wrong with any smaller one.
+/// Two parties put and add. The second one to add reads what the first one put. This is right with a scope that
+/// contains both, and wrong with any smaller scope.
 fn last_one_reads<'t>(r: &RoleCtx<'t>, kit: Kit<'t>, at: i64, scope: Scope) {
     kit.bytes.put(0, at * 8, 1u64);
     let before = kit.words.atomic_add(0, 1u64, Order::AcqRel, scope);
@@ -439,7 +437,7 @@ fn block_scope_between_ranks() -> Seen {
     between_ranks([Scope::Block; 2])
 }
 
-/// Both sides of a handover need a scope that has the other in it.
+/// Both sides of a handover need a scope that contains the other side.
 fn device_scope_on_one_side_only() -> Seen {
     between_ranks([Scope::System, Scope::Device])
 }
@@ -457,8 +455,8 @@ fn block_scope_between_blocks() -> Seen {
     check(&[vec![blocks]])
 }
 
-/// Additions that are atomic for the lanes of one block only: two blocks may lose one. The signals come after, so
-/// nothing else is wrong.
+/// The additions are atomic for the lanes of one block only, so that of one block may be lost. The signals come after
+/// them, and nothing else is wrong.
 fn block_scope_counter_of_two_blocks() -> Seen {
     let s = Shared::new();
     let count = s.kernel(|k, kit| {

@@ -1,5 +1,5 @@
-//! What an audit of the mended checker found: later signals that show less, waits that are repeated, roles that poll,
-//! memory that its owner binds and leaves alone. And what it tried in vain.
+//! Findings of an audit of the mended checker: later signals that show less, waits that are repeated, roles that poll,
+//! memory that its owner binds and does not touch. Also the attempts that found nothing.
 
 use super::Expect::{AnyFault, Clean, CleanDecided, Fault};
 use super::{Seen, Shared, check, one, plan, settings};
@@ -33,11 +33,11 @@ seeds! {
     signal_of_another_operation_before_one_of_the_right_one: Fault("other-operation"),
 }
 
-/// C may find B's 2 instead of A's 1, and B was told by a credit of X only: it was shown nothing of A's data.
+/// C may find B's 2 instead of A's 1. B was told only by a credit of X, so it has seen none of A's data.
 fn later_signal_of_one_told_by_credit() -> Seen {
     told_by_credit([0, 1, 2, 3])
 }
-/// The same where C's wait comes before B's signal in the order of the ranks.
+/// The same, with C's wait before B's signal in the order of the ranks.
 fn later_signal_of_one_told_by_credit_first() -> Seen {
     told_by_credit([0, 3, 1, 2])
 }
@@ -66,13 +66,13 @@ fn told_by_credit(order: [usize; 4]) -> Seen {
     check(&[order.map(|rank| all[rank].clone()).to_vec()]).at(&[put, get])
 }
 
-/// The same by a proxy: B has seen A's data and posts a bare 2. A posted signal shows what its poster has seen, so C
+/// The same with a proxy: B has seen A's data and posts a bare 2. A posted signal shows what its poster has seen, so C
 /// may find either.
 fn later_signal_by_proxy() -> Seen {
     later_notice_by_proxy(false)
 }
 
-/// A posted credit shows nothing: C may find it in place of A's signal.
+/// A posted credit shows nothing. C may find it in place of A's signal.
 fn later_credit_by_proxy() -> Seen {
     later_notice_by_proxy(true)
 }
@@ -113,7 +113,7 @@ fn later_notice_by_proxy(credit: bool) -> Seen {
     Seen::from(plan.route(&ring, 2, &region, &slots, 128).verify(&settings())).at(&[put, get + 1])
 }
 
-/// Rank 2's credit comes after rank 1 has found rank 0's. That rank 1 then looks again changes nothing.
+/// Rank 2's credit comes after rank 1 has found rank 0's signal. A second wait of rank 1 changes nothing.
 fn wait_repeated_between_two_credits() -> Seen {
     two_credits(true)
 }
@@ -137,7 +137,7 @@ fn two_credits(again: bool) -> Seen {
     check(&[vec![a, b, c]])
 }
 
-/// A role polls by an atomic for another role of its block, which comes after it.
+/// A role polls by an atomic for another role of its block, which runs after it.
 fn role_polls_another() -> Seen {
     let s = Shared::new();
     let a = s.kernel(|k, kit| {
@@ -152,7 +152,7 @@ fn role_polls_another() -> Seen {
     });
     check(&[vec![a]])
 }
-/// The flag is a peer's, which waits for another role of the block that polls.
+/// The flag belongs to a peer, which waits for another role of the polling block.
 fn role_polls_a_peer_that_waits_for_another() -> Seen {
     let s = Shared::new();
     let a = s.kernel(|k, kit| {
@@ -202,8 +202,8 @@ fn rank_polls_another() -> Seen {
     check(&[vec![a, b]])
 }
 
-/// The owner binds an output and does not touch it. A peer puts into it during the launch, ordered by signals: so do
-/// shipped `direct` transfers.
+/// The owner binds an output and does not touch it. A peer puts into it during the launch, ordered by signals. Shipped
+/// `direct` transfers do the same.
 fn output_written_by_a_peer_and_left_alone() -> Seen {
     let (y, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(512));
     written_by_peer(y.memory(), &slots, |n| kernel("owner", |k| left_alone(k.output(&y), k, &slots, n)).unwrap())
@@ -237,7 +237,7 @@ fn written_by_peer(memory: &Memory, slots: &Memory, owner: impl Fn(i64) -> Trace
     check(&[vec![owner(1), peer(1)], vec![owner(2), peer(2)]])
 }
 
-/// D overwrites what W wrote, of which it knows only that it is over.
+/// D overwrites what W wrote. D knows only that W's write is over.
 fn overwritten_after_a_credit() -> Seen {
     let s = Shared::new();
     let w = s.rank(|r, kit| {
@@ -266,7 +266,7 @@ fn packets_among_the_elements_of_one_each() -> Seen {
     });
     check(&[vec![a]])
 }
-/// Rank 0 puts and gets in one `each`; rank 1 gets all, then puts all.
+/// Rank 0 puts and gets in one `each`. Rank 1 gets everything, then puts everything.
 fn packets_in_one_each_and_in_two() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -321,7 +321,7 @@ fn masked_elements_write_one_place() -> Seen {
     check(&[vec![a]])
 }
 
-/// Two ranks have packets at one place, one of them half a packet further on.
+/// Two ranks have packets at one place. One of them has them half a packet further on.
 fn packets_shifted_by_half() -> Seen {
     let s = Shared::new();
     let (part, out) = (s.bytes.part(8, 64), Tensor::<u64>::zeros(4));
@@ -359,7 +359,7 @@ fn signal_of_another_operation() -> Seen {
 fn signal_of_another_operation_before_one_of_the_right_one() -> Seen {
     operations(&[(5, 6), (6, 6)])
 }
-/// By launch: the operation of the rank that signals, and of the one that waits.
+/// For each launch: the operation of the signalling rank, and that of the waiting one.
 fn operations(launches: &[(u16, u16)]) -> Seen {
     let slots = Memory::zeroed(128).for_purpose(Purpose::Transfer { part: Part::Done, from: 0, to: 1 });
     let launch = |(n, &(told, awaited)): (i64, &(u16, u16))| {

@@ -1,4 +1,4 @@
-//! Bulk copies: they happen at some time between the last proxy fence and the wait that covers them.
+//! Bulk copies happen at any time between the last proxy fence and the wait that covers them.
 
 use super::Expect::Fault;
 use super::{Seen, Shared, check};
@@ -40,7 +40,7 @@ fn sends(pending: u32, done: Option<BulkDone>) -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The first of two copies is there when the signal is given.
+/// Only the first of two copies is known to have arrived when the signal is given.
 fn bulk_wait_leaves_one_pending() -> Seen {
     sends(1, Some(BulkDone::Complete))
 }
@@ -54,7 +54,7 @@ fn bulk_waited_for_as_read_before_the_signal() -> Seen {
     sends(0, Some(BulkDone::Read))
 }
 
-/// What a wait makes visible, a proxy fence makes visible to bulk copies.
+/// A proxy fence makes visible to bulk copies what a wait has made visible.
 fn bulk_from_a_region_without_a_fence_after_the_wait() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -72,7 +72,7 @@ fn bulk_from_a_region_without_a_fence_after_the_wait() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The role reads its scratch when the copy has read its source, and not when it has written.
+/// The role waits until the copy has read its source, not until it has written, and then reads its scratch.
 fn bulk_to_scratch_waited_for_as_read() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {
@@ -110,7 +110,7 @@ fn bulk_credited_before_it_has_read() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Two copies under way that overlap by 16 bytes: which one is last is open.
+/// Two copies under way overlap by 16 bytes. Either may be the last.
 fn bulk_copies_to_one_place() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {
@@ -124,7 +124,7 @@ fn bulk_copies_to_one_place() -> Seen {
     check(&[vec![rank]])
 }
 
-/// The fence orders what was stored before it, and the stores come after.
+/// The fence orders earlier stores, and these come later.
 fn bulk_fence_before_the_stores() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {
@@ -137,7 +137,7 @@ fn bulk_fence_before_the_stores() -> Seen {
     check(&[vec![rank]])
 }
 
-/// The credit lets the sender write again; without a fence its bulk copy may have begun before.
+/// The credit lets the sender write again. Without a fence, its bulk copy may have begun before.
 fn bulk_into_a_slot_just_given_back_without_a_fence() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -161,7 +161,7 @@ fn bulk_into_a_slot_just_given_back_without_a_fence() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Two tiles in turn, and a wait that leaves two copies pending: the tile of the one before last is still being read.
+/// Two tiles take turns, and a wait leaves two copies pending. The tile before last is still being read.
 fn bulk_source_refilled_two_copies_later() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {

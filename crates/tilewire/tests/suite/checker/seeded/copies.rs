@@ -1,4 +1,4 @@
-//! Role copies. The CPU engine runs one copy of every role, a GPU all of them: a program must be right with both.
+//! Role copies. The CPU engine runs one copy of every role, a GPU all of them. A program must be right with both.
 
 use super::Expect::{AnyFault, Fault};
 use super::{Kit, Seen, Shared, check};
@@ -27,7 +27,7 @@ fn with_copies(copies: u32, body: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>)) -> See
     check(&[vec![s.kernel(|k, kit| k.role("all", 1).copies(copies, |r| body(r, kit)))]])
 }
 
-/// Copy 0 waits before it signals, and copy 1 too: nobody gets on, however many copies run.
+/// Copy 0 waits before it signals, and so does copy 1. Nobody continues, however many copies run.
 fn two_copies_wait_for_each_other() -> Seen {
     with_copies(2, |r, kit| {
         r.wait(kit.slots.slot(0, 1 - r.copy()), 1);
@@ -55,7 +55,7 @@ fn copy_waits_for_the_next_of_four() -> Seen {
     ring_of(4)
 }
 
-/// Copy 0 writes and copy 1 reads on: a pipeline of two copies, of which one alone waits for the other's answer.
+/// Copy 0 writes and copy 1 continues the work: a pipeline of two copies. One copy alone waits for the other's answer.
 fn copy_hands_over_to_the_next() -> Seen {
     with_copies(2, |r, kit| {
         r.if_else(
@@ -110,7 +110,7 @@ fn copies_of_two_roles_need_each_other() -> Seen {
     check(&[vec![rank]])
 }
 
-/// The last of three copies signals for all. One copy alone is not the last of three.
+/// The last of three copies signals for all. A single copy is not the last of three.
 fn copy_that_answers_is_the_last() -> Seen {
     let s = Shared::new();
     let send = s.kernel(|k, kit| {
@@ -140,7 +140,7 @@ fn copy_of_a_peer_is_waited_for() -> Seen {
     check(&[vec![rank(0), rank(1)]])
 }
 
-/// Each copy writes a half and signals for itself; the reader waits for as many copies as run, and reads both halves.
+/// Each copy writes a half and signals for itself. The reader waits for as many copies as run, and reads both halves.
 fn copies_leave_elements_unwritten() -> Seen {
     let s = Shared::new();
     let rank = s.kernel(|k, kit| {
@@ -158,7 +158,7 @@ fn copies_leave_elements_unwritten() -> Seen {
     check(&[vec![rank]])
 }
 
-/// One slot of staging for all steps: right with one copy, and two copies overwrite each other.
+/// One slot of staging serves all steps. This is right with one copy; two copies overwrite each other.
 fn copies_write_one_slot_of_staging() -> Seen {
     with_copies(2, |r, kit| {
         r.for_turns(4, |step| {
@@ -168,7 +168,7 @@ fn copies_write_one_slot_of_staging() -> Seen {
     })
 }
 
-/// One counter for all steps: right with one copy, and with two it may go back.
+/// One counter serves all steps. This is right with one copy; with two, the counter may go back.
 fn copies_signal_one_counter() -> Seen {
     let s = Shared::new();
     let send = s.kernel(|k, kit| {
@@ -188,7 +188,7 @@ fn copies_signal_one_counter() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// A sum that copies accumulate without an atomic.
+/// Copies accumulate a sum without an atomic.
 fn copies_add_up_in_one_word() -> Seen {
     with_copies(2, |r, kit| {
         r.if_(r.copy().eq(0), || kit.out.store(0, 0u64));
@@ -196,7 +196,7 @@ fn copies_add_up_in_one_word() -> Seen {
     })
 }
 
-/// Every copy reads the start counter first and stores it last, and there is one for all of them.
+/// Every copy first reads the start counter and last stores it. All copies have the same one.
 fn copies_share_one_start_counter() -> Seen {
     let s = Shared::new();
     let launch = || {

@@ -1,4 +1,4 @@
-//! Correct, if unusual: who signals, who waits and when.
+//! Correct, if unusual: signallers, waiters, values and times.
 
 use super::Expect::{Clean, CleanDecided};
 use super::{Seen, Shared, check, check_with, settings};
@@ -49,7 +49,7 @@ fn leftover_for_the_next_launch_and_after_the_last() -> Seen {
     check_with(&[launch(0), launch(1), launch(2)], &Settings { across_launches: true, ..settings() })
 }
 
-/// Rank 7 would be waited for, and there are two ranks.
+/// The wait for rank 7 never runs, because there are two ranks.
 fn wait_in_a_branch_that_is_not_taken() -> Seen {
     let s = Shared::new();
     let rank = |me: i64| {
@@ -61,7 +61,7 @@ fn wait_in_a_branch_that_is_not_taken() -> Seen {
     check(&[vec![rank(0), rank(1)]])
 }
 
-/// A rank waits for all ranks below it. Rank 0 has none.
+/// A rank waits for all lower ranks. Rank 0 waits for none.
 fn wait_in_a_loop_of_no_steps() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {
@@ -71,7 +71,7 @@ fn wait_in_a_loop_of_no_steps() -> Seen {
     check(&[vec![rank.clone(), rank.clone(), rank]])
 }
 
-/// A wait for 0 returns, whether anybody signals that slot or not.
+/// A wait for 0 returns, whether that slot is signalled or not.
 fn wait_for_zero() -> Seen {
     let s = Shared::new();
     let rank = |me: i64| {
@@ -106,7 +106,7 @@ fn wait_repeated() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The sender signals every third step; the receiver waits for each, which the settings allow.
+/// The sender signals every third step. The receiver waits for each step, which the settings allow.
 fn signals_that_skip_values() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -124,7 +124,7 @@ fn signals_that_skip_values() -> Seen {
     check_with(&[vec![send, receive]], &Settings { cumulative: true, ..settings() })
 }
 
-/// Both sides count from a million, in strides of a thousand.
+/// Both sides count from a million, in steps of a thousand.
 fn signals_that_begin_at_a_large_value() -> Seen {
     let s = Shared::new();
     let value = |step: i64| 1_000_000 + step * 1000;
@@ -143,7 +143,7 @@ fn signals_that_begin_at_a_large_value() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Rank 3 reads what ranks 0, 1 and 2 wrote. It hears of rank 2 only.
+/// Rank 3 reads what ranks 0, 1 and 2 wrote. It gets a signal from rank 2 only.
 fn chain_of_four_ranks() -> Seen {
     let s = Shared::new();
     let rank = |me: usize| {
@@ -162,7 +162,7 @@ fn chain_of_four_ranks() -> Seen {
     check(&[(0..4).map(rank).collect()])
 }
 
-/// Launches take the two halves of the staging in turn, so that a launch waits for the last but one.
+/// Launches use the two halves of the staging alternately, so a launch waits for the one before last.
 fn double_buffer_by_parity() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -182,7 +182,7 @@ fn double_buffer_by_parity() -> Seen {
     check(&(0..5).map(launch).collect::<Vec<_>>())
 }
 
-/// One place for both directions. Who has read it last may write it next, and needs no credit for that.
+/// One place serves both directions. The rank that has read it last may write it next, and needs no credit for that.
 fn mailbox_used_in_both_directions() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -199,7 +199,7 @@ fn mailbox_used_in_both_directions() -> Seen {
     check(&(0..4).map(launch).collect::<Vec<_>>())
 }
 
-/// The counter of the mailbox passes from one rank to the other, too: its writers are ordered, so it only grows.
+/// The counter of the mailbox also passes from one rank to the other. Its writers are ordered, so it only grows.
 fn counter_with_a_writer_in_each_launch() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -216,7 +216,7 @@ fn counter_with_a_writer_in_each_launch() -> Seen {
     check(&(0..4).map(launch).collect::<Vec<_>>())
 }
 
-/// Steps are shared out by the number of copies that run, and every step has a slot of its own.
+/// Steps are shared out by the number of running copies, and every step has its own slot.
 fn copies_with_slots_of_their_own() -> Seen {
     let s = Shared::new();
     let send = s.kernel(|k, kit| {
@@ -238,8 +238,8 @@ fn copies_with_slots_of_their_own() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Four slots and two copies on each side: a copy has the slots of its steps to itself, and credits come back for each
-/// slot.
+/// Four slots and two copies on each side. A copy has the slots of its steps to itself, and each slot has its own
+/// credits.
 fn copies_that_serve_a_peer_in_turn() -> Seen {
     let s = Shared::new();
     // TAIL of slot i is counter i, HEAD is counter 4 + i; step g goes through slot g mod 4.
@@ -288,7 +288,7 @@ fn blocks_with_counters_of_their_own() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// One kernel for all ranks: rank 0 gives, rank 1 works on it with two roles, rank 2 takes, rank 3 has nothing to do.
+/// One kernel for all ranks: rank 0 gives, rank 1 works on the data with two roles, rank 2 takes, rank 3 does nothing.
 fn ranks_with_different_roles() -> Seen {
     let s = Shared::new();
     let kernel = s.kernel(|k, kit| {
@@ -315,7 +315,7 @@ fn ranks_with_different_roles() -> Seen {
     check(&[vec![kernel.clone(), kernel.clone(), kernel.clone(), kernel]])
 }
 
-/// Four ranks meet in two rounds, before they read what the others wrote and after.
+/// Four ranks meet in two rounds: before they read what the others wrote, and after.
 fn dissemination_barrier_in_every_launch() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -338,7 +338,7 @@ fn dissemination_barrier_in_every_launch() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// One kernel for every launch: it reads how far it came, and stores it last.
+/// One kernel for every launch. It reads its progress first, and stores it last.
 fn start_counters_in_memory() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -363,7 +363,7 @@ fn start_counters_in_memory() -> Seen {
     check(&[launch.clone(), launch.clone(), launch])
 }
 
-/// Three roles of one rank in a line, each with the slot of the one before.
+/// Three roles of one rank in a chain. Each waits for the slot of the one before.
 fn signals_between_roles_of_one_rank() -> Seen {
     let s = Shared::new();
     let rank = s.kernel(|k, kit| {
@@ -384,7 +384,7 @@ fn signals_between_roles_of_one_rank() -> Seen {
     check(&[vec![rank]])
 }
 
-/// The receiver looks first. If the data is there it takes it, and if not it does something else and then waits.
+/// The receiver tests first. If the data is there it takes it. If not, it does something else and then waits.
 fn test_before_a_wait() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -405,7 +405,7 @@ fn test_before_a_wait() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Polls five times, counts how often it failed, and then waits.
+/// Polls five times, counts the failures, and then waits.
 fn gives_up_and_waits() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {

@@ -1,4 +1,4 @@
-//! Correct, if unusual: what credits count, whom they permit, and how often they come.
+//! Correct, if unusual: units of credits, who gets them, and how often.
 
 use super::Expect::CleanDecided;
 use super::{Seen, Shared, check, check_with, settings};
@@ -45,7 +45,8 @@ fn head_counted_in_bytes() -> Seen {
     check(&[launch(0..4)])
 }
 
-/// The same where the first steps need no credit, in three launches: the credits of one are taken by the next.
+/// The same, with first steps that need no credit, in three launches. The next launch takes the credits of the previous
+/// one.
 fn head_counted_in_bytes_over_launches() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -64,7 +65,7 @@ fn head_counted_in_bytes_over_launches() -> Seen {
     check(&[launch(0), launch(1), launch(2)])
 }
 
-/// Two elements in a step, one slot of staging, and a HEAD that counts elements: after step g it is 2 · (g + 1), where
+/// Two elements in a step, one slot of staging, and a HEAD that counts elements. After step g, HEAD is 2 · (g + 1), and
 /// TAIL is g + 1.
 fn head_counted_in_elements() -> Seen {
     let s = Shared::new();
@@ -87,7 +88,7 @@ fn head_counted_in_elements() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Steps of one and two words in turn through one slot, and a HEAD that counts words: 1, 3, 4, 6.
+/// Steps of one and two words alternate in one slot. HEAD counts words: 1, 3, 4, 6.
 fn head_counted_in_steps_of_different_sizes() -> Seen {
     let s = Shared::new();
     let words = |step: i64| step + step / 2;
@@ -108,7 +109,7 @@ fn head_counted_in_steps_of_different_sizes() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The receiver permits a message and then waits for it, step by step: READY is one ahead of what was sent.
+/// The receiver permits a message and then waits for it, step by step. READY is one ahead of what was sent.
 fn ready_before_it_is_asked_for() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -131,7 +132,7 @@ fn ready_before_it_is_asked_for() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// READY counts launches. Rank 1 sends in every launch and rank 2 in every other one, so the TAIL of rank 2 is behind.
+/// READY counts launches. Rank 1 sends in every launch and rank 2 in every second one, so the TAIL of rank 2 is behind.
 fn ready_for_a_peer_that_seldom_sends() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -158,8 +159,8 @@ fn ready_for_a_peer_that_seldom_sends() -> Seen {
     check(&(0..4).map(launch).collect::<Vec<_>>())
 }
 
-/// A receiver permits three peers to write, each in its place, and waits for all of them. READY publishes nothing, so
-/// it is a credit.
+/// A receiver permits three peers to write, each in a separate place, and waits for all of them. READY publishes
+/// nothing, so it is a credit.
 fn ready(launches: i64) -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -188,7 +189,7 @@ fn ready_by_credit_in_every_launch() -> Seen {
     ready(3)
 }
 
-/// All peers look at the same READY.
+/// All peers wait for the same READY.
 fn ready_by_one_credit_for_three_peers() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -230,7 +231,7 @@ fn ready_by_credit_to_another_peer_in_each_launch() -> Seen {
     check(&(0..4).map(launch).collect::<Vec<_>>())
 }
 
-/// Four slots. The receiver gives them back in pairs, and the sender asks for pairs.
+/// Four slots. The receiver gives them back in pairs, and the sender waits for pairs.
 fn credits_in_batches_of_two() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -254,7 +255,7 @@ fn credits_in_batches_of_two() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The sender asks for every step, and the receiver gives back three at a time: the settings say so.
+/// The sender waits for every step, and the receiver gives back three steps together. The settings allow it.
 fn credits_in_batches_of_any_size() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -276,7 +277,7 @@ fn credits_in_batches_of_any_size() -> Seen {
     check_with(&[vec![send, receive]], &Settings { cumulative: true, ..settings() })
 }
 
-/// Every step has a place of its own. The receiver gives them back all the same.
+/// Every step has a separate place. The receiver gives the places back all the same.
 fn credit_that_nobody_needs() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {

@@ -1,4 +1,4 @@
-//! Correct, if unusual: atomics, packets, bulk copies, posts, and who touches which bytes.
+//! Correct, if unusual: atomics, packets, bulk copies, posts, and the bytes that parties touch.
 
 use super::Expect::{Clean, CleanDecided, CleanOrRefused};
 use super::{Kit, Seen, Shared, check, check_built, check_with, one, plan, settings};
@@ -34,14 +34,14 @@ seeds! {
     scratch_of_the_same_name_in_every_block: CleanDecided,
 }
 
-/// A flag made of an atomic, as other languages have it: polled by adding 0 until somebody adds 1. The data comes
-/// before the release and is read after the acquire. Polling forever is no schedule: the others run, too.
+/// A flag made of an atomic, as in other languages: one party adds 0 until another one adds 1. The data comes before
+/// the release and is read after the acquire. Polling forever is no schedule, because the other parties run, too.
 fn spin<'t>(r: &RoleCtx<'t>, kit: Kit<'t>, order: Order, scope: Scope) {
     r.while_(|| kit.words.atomic_add(0, 0u64, order, scope).eq(0), || {});
     kit.out.store(0, kit.bytes.get::<u64>(0, 0));
 }
 
-/// A checker that runs such loops to the step limit does so a few times only.
+/// If the checker runs such loops to the step limit, it does so only a few times.
 fn few_schedules() -> Settings {
     Settings { exhaustive: 200, random: 20, ..settings() }
 }
@@ -72,7 +72,7 @@ fn spins_on_an_atomic_of_its_own_device() -> Seen {
     check_with(&[vec![both]], &few_schedules())
 }
 
-/// Two ranks draw tickets and enter in their order, so that the common word has one writer at a time.
+/// Two ranks draw tickets and enter in that order. So the common word has one writer at a time.
 fn lock_of_an_atomic() -> Seen {
     let s = Shared::new();
     let rank = || {
@@ -104,7 +104,7 @@ fn sum_by_relaxed_additions_and_a_tree_of_signals() -> Seen {
     check(&[(0..4).map(rank).collect()])
 }
 
-/// The roles of one block count together. Block scope has them both in it.
+/// The roles of one block count together. Block scope contains both.
 fn sum_by_additions_of_block_scope() -> Seen {
     let s = Shared::new();
     let rank = s.kernel(|k, kit| {
@@ -122,7 +122,7 @@ fn sum_by_additions_of_block_scope() -> Seen {
     check(&[vec![rank]])
 }
 
-/// Ranks draw a number and write in that place; the last to be done reads all places.
+/// Ranks draw a number and write in that place. The last one reads all places.
 fn tickets() -> Seen {
     let s = Shared::new();
     let rank = || {
@@ -136,7 +136,7 @@ fn tickets() -> Seen {
     check(&[vec![rank(), rank()]])
 }
 
-/// Every rank puts packet i for the next one, then gets packet i of the one before, in one `each` of one dimension.
+/// Every rank puts packet i for the next rank, then gets packet i of the previous one, in one `each` of one dimension.
 fn packets_round_a_ring_of_three() -> Seen {
     let s = Shared::new();
     let rank = |me: i64| {
@@ -150,7 +150,7 @@ fn packets_round_a_ring_of_three() -> Seen {
     check(&[vec![rank(0), rank(1), rank(2)]])
 }
 
-/// Each launch puts what the next one takes.
+/// Each launch puts the packets that the next launch takes.
 fn packets_for_the_next_launch_and_after_the_last() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -166,8 +166,8 @@ fn packets_for_the_next_launch_and_after_the_last() -> Seen {
     check_with(&[launch(0), launch(1), launch(2)], &Settings { across_launches: true, ..settings() })
 }
 
-/// One rank answers each packet as it comes, in one `each` that gets before it puts. The other puts all before it gets
-/// any.
+/// One rank answers each packet as it comes, in one `each` that gets before it puts. The other puts everything before
+/// it gets anything.
 fn packets_that_are_echoed() -> Seen {
     let s = Shared::new();
     let ask = s.try_rank(|r, kit| {
@@ -183,7 +183,7 @@ fn packets_that_are_echoed() -> Seen {
     check_built([ask, echo])
 }
 
-/// Two ranks take the same packets; the sender waits for both before it puts the next.
+/// Two ranks take the same packets. The sender waits for both before it puts the next ones.
 fn packets_read_by_two_ranks_that_both_give_back() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -229,7 +229,7 @@ fn bulk_copies_one_behind_the_signal() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Nobody waits for the copies: they are over when the role ends, and the next launch reads what they wrote.
+/// Nobody waits for the copies. They are over when the role ends, and the next launch reads what they wrote.
 fn bulk_copies_that_end_with_the_role() -> Seen {
     let s = Shared::new();
     let copy = s.rank(|r, kit| {
@@ -242,7 +242,7 @@ fn bulk_copies_that_end_with_the_role() -> Seen {
     check(&[vec![copy], vec![read]])
 }
 
-/// Three posts to three places, of which the proxy makes the order, and one signal for all.
+/// Three posts to three places, in any order that the proxy chooses, and one signal for all.
 fn posts_in_any_order_before_one_signal() -> Seen {
     let (ring, source) = (Memory::zeroed(64), Memory::zeroed(64));
     let (region, slots) = (Memory::zeroed(64), Memory::zeroed(128));
@@ -285,7 +285,7 @@ fn bytes_beside_each_other_by_two_ranks() -> Seen {
     check(&[vec![half(0), half(1), read]])
 }
 
-/// Two roles have the memory as u32 and write the halves of each u64 that a third reads.
+/// Two roles have the memory as u32. They write the halves of each u64 that a third role reads.
 fn halves_of_a_word_by_two_roles() -> Seen {
     let s = Shared::new();
     let rank = s.kernel(|k, kit| {
@@ -304,7 +304,7 @@ fn halves_of_a_word_by_two_roles() -> Seen {
     check(&[vec![rank]])
 }
 
-/// Every block of the receiver reads all of the slot and gives it back for itself; the sender waits for all of them.
+/// Every block of the receiver reads the whole slot and gives it back separately. The sender waits for all of them.
 fn region_read_by_several_blocks() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -327,7 +327,7 @@ fn region_read_by_several_blocks() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// No region: two ranks pass words of a common buffer to and fro by plain stores and loads.
+/// No region: two ranks pass words of a common buffer back and forth by plain stores and loads.
 fn words_by_plain_accesses_and_signals() -> Seen {
     let s = Shared::new();
     let first = s.rank(|r, kit| {
@@ -344,7 +344,7 @@ fn words_by_plain_accesses_and_signals() -> Seen {
     check(&[vec![first, second]])
 }
 
-/// The peer reads an input between the owner's word that it is there and its own that it has been read.
+/// The peer reads an input after the owner says that it is ready, and before the peer says that it has been read.
 fn input_loaded_by_a_peer_that_answers() -> Seen {
     let (x, slots, out) = (Tensor::<u64>::zeros(4), Memory::zeroed(256), Tensor::<u64>::zeros(4));
     let launch = |n: i64| {
@@ -445,7 +445,7 @@ fn banks_for_every_peer() -> Seen {
     check(&[(0..3).map(rank).collect()])
 }
 
-/// Eight lanes for five elements: the others are masked off, and their places lie outside or were never written.
+/// Eight lanes for five elements. The others are masked off, and their places lie outside or were never written.
 fn masked_lanes_that_lie_outside() -> Seen {
     let (s, x) = (Shared::new(), Tensor::<u64>::zeros(5));
     let send = s.kernel(|k, kit| {
@@ -462,7 +462,7 @@ fn masked_lanes_that_lie_outside() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Scratch is private: blocks, roles and copies that use the same variable do not meet.
+/// Scratch is private. Blocks, roles and copies that use the same variable do not meet.
 fn scratch_of_the_same_name_in_every_block() -> Seen {
     let s = Shared::new();
     let rank = s.kernel(|k, kit| {

@@ -1,4 +1,4 @@
-//! Credits: given too early, for too much, to the wrong slot, or taken for a publication.
+//! Credits that come too early, for too much, or to the wrong slot, or that are taken for a publication.
 
 use super::Expect::{AnyFault, Fault};
 use super::{Kit, Seen, Shared, check};
@@ -22,8 +22,8 @@ seeds! {
     credit_of_a_block_for_all_blocks: Fault("race"),
 }
 
-/// A sender of so many steps through one slot: HEAD is slot 1, TAIL is slot 0. Before step g it waits for `waits(g)`
-/// steps to be given back.
+/// A sender of this many steps through one slot. HEAD is slot 1, TAIL is slot 0. Before step g it waits until
+/// `waits(g)` steps are given back.
 fn sender(s: &Shared, steps: i64, waits: fn(i64) -> i64) -> Traced {
     s.rank(move |r, kit| {
         for step in 0..steps {
@@ -62,7 +62,7 @@ fn credit_between_two_reads() -> Seen {
     check(&[vec![sender(&s, 2, |step| step), receive]])
 }
 
-/// After step 0 the receiver gives two steps back, so the sender overwrites step 1 before it is read.
+/// After step 0 the receiver gives back two steps, so the sender overwrites step 1 before it is read.
 fn credit_for_the_next_step_too() -> Seen {
     let s = Shared::new();
     let receive = receiver(&s, 3, |r, kit, step| {
@@ -72,7 +72,7 @@ fn credit_for_the_next_step_too() -> Seen {
     check(&[vec![sender(&s, 3, |step| step), receive]])
 }
 
-/// HEAD ahead of TAIL: a launch gives back what it has not seen yet, and the sender's next step overwrites it.
+/// HEAD is ahead of TAIL: a launch gives back what it has not seen yet, and the sender's next step overwrites it.
 fn credit_at_the_start_of_every_launch() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -97,7 +97,7 @@ fn credit_at_the_start_of_every_launch() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// Two slots with counters of their own. The receiver has read one and gives back the other.
+/// Two slots with separate counters. The receiver has read one and gives back the other.
 fn credit_to_the_other_slot() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -121,7 +121,7 @@ fn credit_to_the_other_slot() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// The sender waits as if there were two slots, and there is one.
+/// The sender waits as if there were two slots, but there is one.
 fn credit_waited_for_one_step_late() -> Seen {
     let s = Shared::new();
     let receive = receiver(&s, 3, |r, kit, step| {
@@ -131,7 +131,7 @@ fn credit_waited_for_one_step_late() -> Seen {
     check(&[vec![sender(&s, 3, |step| (step - 1).max(0)), receive]])
 }
 
-/// Two ranks read the slot, the sender waits for one.
+/// Two ranks read the slot, but the sender waits for one.
 fn credit_of_one_of_two_receivers() -> Seen {
     let s = Shared::new();
     let receive = |head: i64| {
@@ -143,7 +143,7 @@ fn credit_of_one_of_two_receivers() -> Seen {
     check(&[vec![sender(&s, 2, |step| step), receive(1), receive(2)]])
 }
 
-/// The receiver works in the slot. A credit orders its reads before the sender's next write, not its writes.
+/// The receiver works in the slot. A credit orders its reads before the sender's next write, but not its writes.
 fn credit_after_a_write_into_the_slot() -> Seen {
     let s = Shared::new();
     let receive = receiver(&s, 2, |r, kit, step| {
@@ -154,14 +154,14 @@ fn credit_after_a_write_into_the_slot() -> Seen {
     check(&[vec![sender(&s, 2, |step| step), receive]])
 }
 
-/// Four ranks pass on that rank 0 has written. One hop is a credit.
+/// Four ranks forward a message that rank 0 has written. One hop is a credit.
 fn chain(credit: usize) -> Seen {
     let s = Shared::new();
     let put = line!() + 5;
     let rank = |me: usize| {
         s.rank(move |r, kit| {
             match me {
-                // One word for the last rank.
+                // One word, for the last rank.
                 0 => kit.bytes.put(0, 0, 7u64),
                 _ => r.wait(kit.slots.slot(0, me - 1), 1),
             }
@@ -183,7 +183,7 @@ fn credit_hop_at_the_end_of_a_chain() -> Seen {
     chain(2)
 }
 
-/// The answer is a credit. What the receiver wrote beside it is not published.
+/// The answer is a credit. It does not publish what the receiver wrote beside it.
 fn credit_answers_with_data() -> Seen {
     let s = Shared::new();
     let ask = s.rank(|r, kit| {
@@ -242,7 +242,7 @@ fn drain_missing_where_slots_move() -> Seen {
     undrained(8, 2)
 }
 
-/// Two blocks read one slot each. Block 0 gives back both.
+/// Two blocks read one slot each. Block 0 gives back both slots.
 fn credit_of_a_block_for_all_blocks() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {

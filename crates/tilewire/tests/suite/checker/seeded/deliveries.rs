@@ -1,4 +1,4 @@
-//! Deliveries: posts of bytes with a notice, between ranks that each have an outbox, an inbox and slots of their own.
+//! Deliveries: posts of bytes with a notice, between ranks that each have an outbox, an inbox and slots.
 
 use super::Expect::{CleanDecided, Fault};
 use super::{Seen, one, plan, settings};
@@ -35,7 +35,7 @@ seeds! {
     deliveries_to_one_slot_in_the_wrong_order: Fault("not-growing"),
 }
 
-/// What a rank has.
+/// The memory of a rank.
 struct Place {
     ring: Memory,
     outbox: Memory,
@@ -45,7 +45,7 @@ struct Place {
 
 struct Net(Vec<Place>);
 
-/// The same as its kernel sees it.
+/// The same memory, as the rank's kernel sees it.
 #[derive(Clone, Copy)]
 struct Kit<'t> {
     queue: Queue<'t>,
@@ -56,7 +56,7 @@ struct Kit<'t> {
 }
 
 impl<'t> Kit<'t> {
-    /// Words of the outbox, and where they go in the inbox of a peer.
+    /// Words of the outbox, and their places in the inbox of a peer.
     fn parts(&self, r: &RoleCtx<'t>, words: &[(i64, i64)]) -> Vec<(View<'t, u8>, Value<'t, i64>, Value<'t, i64>)> {
         let part =
             |&(from, to): &(i64, i64)| (self.outbox.bank(0).part(from * 8, 8), r.constant(to * 8), r.constant(8i64));
@@ -87,7 +87,7 @@ impl Net {
         Net((0..ranks).map(|_| Place { ring: ring(), outbox: bytes(), inbox: bytes(), slots: slots() }).collect())
     }
 
-    /// A kernel with roles of its own.
+    /// A kernel with these roles.
     fn kernel(&self, rank: usize, body: impl for<'t> Fn(&Block<'t>, Kit<'t>)) -> Traced {
         let (place, out) = (&self.0[rank], Tensor::<u64>::zeros(8));
         let traced = kernel("delivers", |k| {
@@ -107,7 +107,7 @@ impl Net {
         self.kernel(rank, |k, kit| k.main(|r| body(r, kit)))
     }
 
-    /// A receiver of these words, by slot 0.
+    /// A receiver of these words that waits for slot 0.
     fn takes(&self, rank: usize, words: i64) -> Traced {
         self.rank(rank, move |r, kit| {
             kit.wait(r, 0, 1);
@@ -156,7 +156,7 @@ fn two_parts(words: &'static [(i64, i64)]) -> Seen {
     net.check(&[vec![send, net.takes(1, 2)]])
 }
 
-/// The slot counts parts, in whatever order they come.
+/// The slot counts parts, in whichever order they come.
 fn delivery_of_two_parts() -> Seen {
     two_parts(&[(0, 0), (1, 1)])
 }
@@ -164,7 +164,7 @@ fn delivery_of_two_parts_the_other_way_round() -> Seen {
     two_parts(&[(1, 1), (0, 0)])
 }
 
-/// One slot of the outbox and of the inbox, three times.
+/// One slot of the outbox and of the inbox, used three times.
 fn one_slot(credited: bool, credit_first: bool) -> Seen {
     let net = Net::new(2);
     let send = net.rank(0, move |r, kit| {
@@ -173,7 +173,7 @@ fn one_slot(credited: bool, credit_first: bool) -> Seen {
                 kit.wait(r, 1, step);
             }
             kit.fill(0);
-            // Without credits there is room at the other end, so that only the outbox is wrong.
+            // The receiver has room without credits, so only the outbox is wrong.
             kit.deliver(r, 1, &[(0, if credited { 0 } else { step })], 0, step + 1);
         }
     });
@@ -202,7 +202,7 @@ fn inbox_credited_before_it_is_read() -> Seen {
     one_slot(true, true)
 }
 
-/// A launch ends while its delivery is under way. The next one waits for the credit before it fills the outbox.
+/// A launch ends while its delivery is under way. The next launch waits for the credit before it fills the outbox.
 fn outbox_reused_in_the_next_launch_after_the_credit() -> Seen {
     let net = Net::new(2);
     let launch = |n: i64| {
@@ -221,7 +221,7 @@ fn outbox_reused_in_the_next_launch_after_the_credit() -> Seen {
     net.check(&[launch(0), launch(1), launch(2)])
 }
 
-/// Two copies of a role deliver over one ring, each to its own slot, or both to one.
+/// Two copies of a role deliver over one ring, each to a separate slot, or both to one.
 fn producers(own: bool) -> Seen {
     let net = Net::new(2);
     let send = net.kernel(0, move |k, kit| {
@@ -249,7 +249,7 @@ fn producers_of_one_slot() -> Seen {
     producers(false)
 }
 
-/// Each delivers to the next, twice through one slot, and credits the one before.
+/// Each rank delivers to the next one, twice through one slot, and credits the previous one.
 fn deliveries_round_three_ranks() -> Seen {
     let net = Net::new(3);
     let rank = |me: usize| {
@@ -268,8 +268,8 @@ fn deliveries_round_three_ranks() -> Seen {
     net.check(&[(0..3).map(rank).collect()])
 }
 
-/// Rank 0 delivers to rank 1, which delivers to rank 2, which reads what rank 0 put at rank 1. (The two are near each
-/// other.)
+/// Rank 0 delivers to rank 1, which delivers to rank 2, which reads what rank 0 put at rank 1. (Ranks 1 and 2 are near
+/// each other.)
 fn delivery_shows_what_its_poster_saw() -> Seen {
     let net = Net::new(3);
     let send = net.rank(0, |r, kit| {
@@ -325,7 +325,7 @@ fn another_slot(signal: bool) -> Seen {
     });
     net.check(&[vec![send, receive]])
 }
-/// A signal comes after the bytes of all deliveries before it, if not after their notices.
+/// A signal comes after the bytes of all earlier deliveries, but not after their notices.
 fn signal_covers_deliveries_for_other_slots() -> Seen {
     another_slot(true)
 }
@@ -335,7 +335,7 @@ fn delivery_taken_for_another() -> Seen {
 }
 
 /// A credit has said that the first delivery is over. So the second notice to that peer comes after it, for every role
-/// there.
+/// of the peer.
 fn delivery_shows_a_post_that_is_over() -> Seen {
     let net = Net::new(2);
     let send = net.rank(0, |r, kit| {
@@ -357,7 +357,7 @@ fn delivery_shows_a_post_that_is_over() -> Seen {
     net.check(&[vec![send, receive]])
 }
 
-/// The notice goes with the first word, and the second is posted by itself.
+/// The notice travels with the first word. The second word is posted separately.
 fn part_after_its_notice() -> Seen {
     let net = Net::new(2);
     let send = net.rank(0, |r, kit| {
@@ -379,7 +379,7 @@ fn delivery_before_its_outbox_is_filled() -> Seen {
     net.check(&[vec![send, net.takes(1, 2)]]).at(&[post, post + 1])
 }
 
-/// One role posts and tells the other, which signals: that covers its own posts only.
+/// One role posts and tells the other, which signals. That covers only the second role's own posts.
 fn signal_for_a_post_of_another_role() -> Seen {
     let net = Net::new(2);
     let send = net.kernel(0, |k, kit| {
@@ -396,7 +396,8 @@ fn signal_for_a_post_of_another_role() -> Seen {
     net.check(&[vec![send, net.takes(1, 1)]])
 }
 
-/// A credit has told the second role that the first one's delivery is over. The second posts to that peer as well.
+/// A credit has told the second role that the first role's delivery is over. The second role posts to that peer as
+/// well.
 fn two_posters(second: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>), word: i64) -> Seen {
     let net = Net::new(2);
     let send = net.kernel(0, |k, kit| {
@@ -422,12 +423,13 @@ fn two_posters(second: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>), word: i64) -> See
     net.check(&[vec![send, receive]])
 }
 
-/// A proxy would have brought the bytes of the first before this signal, but the language does not promise it.
+/// A real proxy would have written the bytes of the first role before this signal, but the language does not promise
+/// it.
 fn signal_after_a_post_of_another_role_that_is_over() -> Seen {
     two_posters(|r, kit| r.post_signal(kit.queue, 1, 1, 1), 0)
 }
 
-/// To the same place: the first has been written there before.
+/// To the same place. The first one has been written there before.
 fn delivery_over_a_post_of_another_role_that_is_over() -> Seen {
     two_posters(
         |r, kit| {
@@ -460,13 +462,13 @@ fn delivery_without_one_part() -> Seen {
     net.check(&[vec![without_post(sends_two_parts(&net), 1), net.takes(1, 2)]])
 }
 
-/// Each part counts as the whole: the slot moves after the first that comes.
+/// Each part counts as the whole, so the slot moves after the first part that arrives.
 fn delivery_with_a_part_too_few() -> Seen {
     let net = Net::new(2);
     net.check(&[vec![with_parts(sends_two_parts(&net), 1), net.takes(1, 2)]])
 }
 
-/// Two roles post one part each. Parts of two posters are two deliveries, and neither is complete.
+/// Two roles post one part each. Parts of two posters belong to two deliveries, and neither is complete.
 fn delivery_of_parts_from_two_roles() -> Seen {
     let net = Net::new(2);
     let send = net.kernel(0, |k, kit| {
@@ -480,7 +482,7 @@ fn delivery_of_parts_from_two_roles() -> Seen {
     net.check(&[vec![with_parts(send, 2), net.takes(1, 2)]])
 }
 
-/// The first delivery misses a part, so the second notice for its slot never comes.
+/// The first delivery lacks a part, so the second notice for its slot never comes.
 fn delivery_held_by_an_incomplete_one() -> Seen {
     let net = Net::new(2);
     let send = net.rank(0, |r, kit| {

@@ -19,7 +19,7 @@ seeds! {
     both_give_up: NotCalledSafe,
 }
 
-/// Tests a slot until it is `value`, at most `tries` times. Whether it was.
+/// Tests a slot until it is `value`, at most `tries` times. Returns true if it was.
 fn poll<'t>(r: &RoleCtx<'t>, kit: Kit<'t>, slot: i64, value: i64, tries: i64) -> Value<'t, bool> {
     let (left, there) = (r.var(tries), r.var(false));
     r.while_(
@@ -40,7 +40,7 @@ fn sender(s: &Shared) -> Traced {
     })
 }
 
-/// Reads whether the data is there or not, after so many tries.
+/// Reads after this many tries, whether the data is there or not.
 fn reads_after(tries: i64) -> Seen {
     let s = Shared::new();
     let receive = s.rank(move |r, kit| {
@@ -61,7 +61,7 @@ fn gives_up_late_and_reads() -> Seen {
     reads_after(500)
 }
 
-/// Four tests of one slot, one after the other. All fail if the sender is slow.
+/// Four tests of one slot in a row. All fail if the sender is slow.
 fn gives_up_without_a_loop() -> Seen {
     let s = Shared::new();
     let receive = s.rank(|r, kit| {
@@ -73,7 +73,7 @@ fn gives_up_without_a_loop() -> Seen {
     check(&[vec![sender(&s), receive]])
 }
 
-/// A receiver that gives up fills in a value of its own, while the sender's is on its way.
+/// A receiver that gives up stores a value of its own while the sender's value is on its way.
 fn gives_up_and_writes() -> Seen {
     let s = Shared::new();
     let receive = s.rank(|r, kit| {
@@ -96,7 +96,7 @@ fn gives_up_and_does_not_answer() -> Seen {
     check(&[vec![sender(&s), receive]])
 }
 
-/// The credit of a launch that gave up is missing in the next one.
+/// A launch that gave up leaves its credit out, and the next launch misses it.
 fn gives_up_and_the_next_launch_hangs() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -116,7 +116,7 @@ fn gives_up_and_the_next_launch_hangs() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// The rank in the middle tells the last one whether it saw anything or not; the last one takes that for the data.
+/// The middle rank tells the last one whether it saw anything or not. The last rank takes that for the data.
 fn gives_up_in_a_chain() -> Seen {
     let s = Shared::new();
     let first = s.rank(|r, kit| {
@@ -156,7 +156,7 @@ fn gives_up_on_an_atomic() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// A sender that does not get its credit in time overwrites the slot anyway.
+/// A sender that does not get its credit in time overwrites the slot all the same.
 fn gives_up_waiting_for_a_credit() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -175,7 +175,7 @@ fn gives_up_waiting_for_a_credit() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Both poll for the other before they signal. Each that gives up writes the common word, and both may.
+/// Both ranks poll for the other before they signal. A rank that gives up writes the common word, and both may give up.
 fn both_give_up() -> Seen {
     let s = Shared::new();
     let one = |mine: i64, theirs: i64| {

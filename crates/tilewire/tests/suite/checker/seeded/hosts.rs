@@ -1,5 +1,5 @@
-//! Tensors of one rank that another reaches by plain loads and stores. Between launches the owner's host rewrites every
-//! input and reads every output, so the owner's kernel must know that the peer is done.
+//! Tensors of one rank that another rank reaches by plain loads and stores. Between launches the owner's host rewrites
+//! every input and reads every output. So the owner's kernel must know that the peer is done.
 
 use super::Expect::{AnyFault, Fault};
 use super::{Seen, check, one};
@@ -24,7 +24,7 @@ fn slots() -> Memory {
     Memory::zeroed(4 * 128)
 }
 
-/// A rank that has the tensor as its input.
+/// A rank whose input is the tensor.
 fn owner(x: &Tensor<u64>, slots: &Memory, body: impl for<'t> Fn(&RoleCtx<'t>, Slots<'t>)) -> Traced {
     let traced = kernel("owner", |k| {
         let (_, slots) = (k.input(x).named("x"), k.slots("slots", one(slots), 128));
@@ -36,7 +36,7 @@ fn owner(x: &Tensor<u64>, slots: &Memory, body: impl for<'t> Fn(&RoleCtx<'t>, Sl
     traced.unwrap()
 }
 
-/// A rank that has the owner's memory as words, and an output of its own.
+/// A rank that has the owner's memory as words, and a separate output.
 fn peer(
     x: &Memory,
     slots: &Memory,
@@ -51,7 +51,7 @@ fn peer(
     traced.unwrap()
 }
 
-/// Nobody says anything. The host rewrites the input while the peer reads it.
+/// There are no signals. The host rewrites the input while the peer reads it.
 fn input_loaded_by_a_peer_without_order() -> Seen {
     let (x, slots) = (Tensor::<u64>::zeros(4), slots());
     let owner = owner(&x, &slots, |_, _| {});
@@ -90,7 +90,7 @@ fn input_loaded_by_a_peer_before_it_is_ready() -> Seen {
     check(&[launch(0), launch(1)]).at(&[load])
 }
 
-/// Both readers are told, one answers.
+/// Both readers get a signal, and one answers.
 fn input_loaded_by_two_peers_of_which_one_answers() -> Seen {
     let (x, slots) = (Tensor::<u64>::zeros(4), slots());
     let launch = |n: i64| {
@@ -156,7 +156,7 @@ fn input_loaded_by_another_block_of_the_peer() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// The owner binds the tensor for reading and writing, and the peer stores into it whenever it likes.
+/// The owner binds the tensor for reading and writing, and the peer stores into it at any time.
 fn tensor_stored_by_a_peer_without_order() -> Seen {
     let (x, slots) = (Tensor::<u64>::zeros(4), slots());
     let owner = kernel("owner", |k| {
@@ -185,7 +185,7 @@ fn tensor_stored_by_a_peer_that_does_not_say_so() -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// The owner binds the second half of a tensor, the peer reads all of it.
+/// The owner binds the second half of a tensor. The peer reads the whole tensor.
 fn slice_loaded_by_a_peer_without_order() -> Seen {
     let (whole, slots) = (Tensor::<u64>::zeros(4), slots());
     let owner = owner(&whole.slice(2..4), &slots, |_, _| {});
@@ -194,7 +194,7 @@ fn slice_loaded_by_a_peer_without_order() -> Seen {
     check(&[vec![owner.clone(), peer.clone()], vec![owner, peer]]).at(&[load])
 }
 
-/// The host is said to read the window after every launch. The peer stores into it, and nobody waits.
+/// The plan says that the host reads the window after every launch. The peer stores into it, and nobody waits.
 fn window_stored_by_a_peer_without_order() -> Seen {
     let (window, slots) = (Memory::zeroed(32), slots());
     let idle = kernel("owner", |k| k.main(|r| r.barrier()));

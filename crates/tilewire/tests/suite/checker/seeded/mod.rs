@@ -1,9 +1,9 @@
 //! Seeded programs: small kernels whose right verdict follows from the documentation of the language alone. Their
-//! author did not read the checker's algorithms, but saw its reports: these showed mistakes in some programs and led to
+//! author did not read the checker's algorithms, but saw its reports. These showed mistakes in some programs and led to
 //! further ones.
 //!
-//! Bugs must be found. Programs that are correct, if unusual, must pass. A program that the checker judges wrongly
-//! stands in [`MISJUDGED`].
+//! Bugs must be found. Correct programs, even unusual ones, must pass. A program that the checker judges wrongly is
+//! listed in [`MISJUDGED`].
 //!
 //! | file | holds |
 //! |---|---|
@@ -61,7 +61,8 @@ use tilewire::hook::{Block, BuildError, Region, RoleCtx, Slots, View};
 use tilewire::ir::Access;
 use tilewire::{Memory, Tensor, Traced, kernel};
 
-/// What the checker gets wrong. A program that shows a new hole stands here until the hole is mended.
+/// The programs that the checker judges wrongly. A program that shows a new hole is listed here until the hole is
+/// mended.
 const MISJUDGED: &[&str] = &[];
 
 /// A program and its right verdict.
@@ -80,14 +81,14 @@ enum Expect {
     AnyFault,
     /// As `AnyFault`, or an error when the kernel is built.
     FaultOrRefused,
-    /// The program is wrong in a schedule that a run need not meet: the report may miss it, but must say neither
-    /// *decided* nor *every schedule run* and then *clean*.
+    /// The program is wrong in a schedule that a run need not meet. The report may miss the fault. But then it must not
+    /// say *clean* together with *decided* or *every schedule run*.
     NotCalledSafe,
     /// No fault, decided or sampled.
     Clean,
     /// No fault, or an error when the kernel is built.
     CleanOrRefused,
-    /// No fault, in all schedules.
+    /// No fault in any schedule.
     CleanDecided,
 }
 
@@ -96,7 +97,7 @@ impl Expect {
         !matches!(self, Expect::Clean | Expect::CleanOrRefused | Expect::CleanDecided)
     }
 
-    /// Why this outcome is not the right one; `None` if it is.
+    /// The reason why this outcome is not the right one, or `None`.
     fn complaint(self, seen: &Seen) -> Option<String> {
         let report = match &seen.verdict {
             Ok(report) => report,
@@ -120,10 +121,10 @@ impl Expect {
     }
 }
 
-/// What the checker said of a program.
+/// The checker's outcome for a program.
 struct Seen {
     verdict: Result<Report, BuildError>,
-    /// Lines that one fault must name, all of them.
+    /// The lines that one fault must name, all of them.
     lines: Vec<u32>,
 }
 
@@ -144,8 +145,7 @@ impl From<Report> for Seen {
     }
 }
 
-/// What a program runs under. A run of these programs takes fewer than a thousand steps, so one that polls forever ends
-/// soon.
+/// The settings for these programs. A run takes fewer than a thousand steps, so a program that polls forever ends soon.
 fn settings() -> Settings {
     Settings { step_limit: 20_000, ..Settings::default() }
 }
@@ -168,7 +168,7 @@ fn plan(launches: &[Vec<Traced>]) -> Plan {
     plan
 }
 
-/// As [`check`], for kernels that the language may refuse.
+/// Like [`check`], for kernels that the language may refuse.
 fn check_built<const N: usize>(ranks: [Result<Traced, BuildError>; N]) -> Seen {
     match ranks.into_iter().collect::<Result<Vec<_>, _>>() {
         Ok(ranks) => check(&[ranks]),
@@ -176,14 +176,14 @@ fn check_built<const N: usize>(ranks: [Result<Traced, BuildError>; N]) -> Seen {
     }
 }
 
-/// What the ranks of a program share.
+/// The memory that the ranks of a program share.
 struct Shared {
     bytes: Memory,
     slots: Memory,
     words: Memory,
 }
 
-/// The same as a kernel sees it, with an output of the rank.
+/// The same memory as a kernel sees it, with an output of the rank.
 #[derive(Clone, Copy)]
 struct Kit<'t> {
     /// 512 bytes, for `put`, `get`, packets and bulk copies.
@@ -200,7 +200,7 @@ impl Shared {
         Shared { bytes: Memory::zeroed(512), slots: Memory::zeroed(16 * 128), words: Memory::zeroed(128) }
     }
 
-    /// A kernel with roles of its own.
+    /// A kernel with these roles.
     fn try_kernel(&self, body: impl for<'t> Fn(&Block<'t>, Kit<'t>)) -> Result<Traced, BuildError> {
         let out = Tensor::<u64>::zeros(16);
         kernel("seeded", |k| {
@@ -263,7 +263,7 @@ fn programs_are_judged_rightly() {
     let (mut wrong, mut kinds) = (String::new(), BTreeSet::new());
     for Seed { name, expect, program } in seeds() {
         let begun = Instant::now();
-        // A checker that panics has not judged.
+        // A checker that panics has given no verdict.
         let complaint = match catch_unwind(AssertUnwindSafe(program)) {
             Ok(seen) => expect.complaint(&seen).or_else(|| nameless(&seen, &mut kinds)),
             Err(_) => Some("the checker panicked".to_string()),
@@ -281,21 +281,21 @@ fn programs_are_judged_rightly() {
         wrong += &format!("\nMISJUDGED has {name}, and there is no such program\n");
     }
     assert!(wrong.is_empty(), "{wrong}");
-    // Faults of other kinds (of devices, copy engines, bounds, and outputs that nobody wrote) have tests of their own.
+    // Faults of other kinds (devices, copy engines, bounds, outputs that nobody wrote) have separate tests.
     let met = ["deadlock", "error", "leftover", "no-producer", "not-growing", "other-operation", "over-credit", "race"];
     let more = ["skipped", "stale-flag", "two-writers", "untaken", "unwritten", "written-during-launch", "wrong-value"];
     let missing: Vec<_> = met.iter().chain(&more).filter(|kind| !kinds.contains(*kind)).collect();
     assert!(missing.is_empty(), "no program has these faults: {missing:?}");
 }
 
-/// Every fault names a line of somebody who takes part. Gathers the kinds that were met.
+/// Every fault names a line of a party that takes part. Collects the kinds of faults.
 fn nameless(seen: &Seen, kinds: &mut BTreeSet<&'static str>) -> Option<String> {
     let faults = || seen.verdict.iter().flat_map(|report| &report.faults).map(|found| &found.fault);
     kinds.extend(faults().map(Fault::kind));
     faults().find(|fault| fault.lines().is_empty()).map(|fault| format!("a fault without a line:\n{fault}"))
 }
 
-/// No program has enough schedules for this, in a debug build on a busy machine.
+/// No program has so many schedules, in a debug build on a busy machine.
 const SLOW: Duration = Duration::from_secs(20);
 
 #[test]

@@ -1,5 +1,5 @@
-//! Packets: an `each` that gets before it puts, flags used again, packets overwritten too early, and packets taken for
-//! signals.
+//! Packets: an `each` that gets before it puts, flags that are used again, packets that are overwritten too early, and
+//! packets that are taken for signals.
 
 use super::Expect::{AnyFault, Fault, FaultOrRefused};
 use super::{Kit, Seen, Shared, check, check_built};
@@ -35,7 +35,7 @@ fn send<'t>(kit: Kit<'t>, index: Value<'t, i64>, flag: u32) {
     kit.bytes.packet_put(0, index, 7u64, flag);
 }
 
-/// Packets that ranks `from` and `to` exchange lie at `from * 4`.
+/// The packets that ranks `from` and `to` exchange lie from `from * 4` on.
 fn gets_first(ranks: usize) -> Seen {
     let s = Shared::new();
     let rank = |me: usize| {
@@ -62,7 +62,7 @@ fn each_gets_before_it_puts_in_a_ring() -> Seen {
     gets_first(3)
 }
 
-/// One rank forwards what it gets, the other wants an answer before it asks.
+/// One rank forwards what it gets. The other waits for an answer before it asks.
 fn each_gets_before_it_puts_on_different_lines() -> Seen {
     let s = Shared::new();
     let forward = s.try_rank(|r, kit| {
@@ -94,7 +94,7 @@ fn each_gets_another_element_before_it_puts() -> Seen {
     check_built([rank(0), rank(1)])
 }
 
-/// An `each` must not wait for a packet that it puts itself: element i + 1 may come after element i.
+/// An `each` must not wait for a packet that it puts itself, because element i + 1 may come after element i.
 fn each_waits_for_the_next_element() -> Seen {
     let s = Shared::new();
     let rank = s.try_rank(|r, kit| {
@@ -118,7 +118,7 @@ fn receivers_get_before_anybody_puts() -> Seen {
     check(&[vec![rank(0), rank(1)]])
 }
 
-/// Two messages in the same packets, with these flags and a credit in between.
+/// Two messages in the same packets, with these flags and a credit between them.
 fn two_messages(flags: [u32; 2]) -> Seen {
     let s = Shared::new();
     let sends = s.rank(|r, kit| {
@@ -143,7 +143,7 @@ fn flag_goes_back() -> Seen {
     two_messages([2, 1])
 }
 
-/// One launch of a message, credited to the next one. `flag` is that of a launch.
+/// One launch of a message, with a credit for the next one. `flag` returns the flag of a launch.
 fn launches(flag: fn(i64) -> u32, waits: fn(i64) -> i64, areas: i64) -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -160,22 +160,22 @@ fn launches(flag: fn(i64) -> u32, waits: fn(i64) -> i64, areas: i64) -> Seen {
     check(&[launch(0), launch(1), launch(2)])
 }
 
-/// The flag is a constant of the kernel: right in the first launch.
+/// The flag is a constant of the kernel, which is right only in the first launch.
 fn flag_used_again_in_the_next_launch() -> Seen {
     launches(|_| 1, |n| n, 1)
 }
 
-/// Flags grow, and no sender waits for a credit.
+/// Flags grow, and the sender waits for no credit.
 fn packet_overwritten_in_the_next_launch() -> Seen {
     launches(|n| n as u32 + 1, |_| 0, 1)
 }
 
-/// Two areas in turn put the collision off by one launch.
+/// Two areas that take turns delay the collision by one launch.
 fn packet_of_the_next_launch_but_one_without_credit() -> Seen {
     launches(|n| n as u32 + 1, |_| 0, 2)
 }
 
-/// The flag is the number of the rank, and a flag of 0 means nothing.
+/// The flag is the number of the rank. A flag of 0 means nothing.
 fn flag_that_is_zero_when_it_runs() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {
@@ -186,7 +186,7 @@ fn flag_that_is_zero_when_it_runs() -> Seen {
     check(&[vec![rank]])
 }
 
-/// The answer comes in packets. It says that the question was read, but packets order nothing but their own bytes.
+/// The answer comes in packets. It says that the question was read, but packets order only their own bytes.
 fn packet_answered_by_a_packet_is_no_credit() -> Seen {
     let s = Shared::new();
     let asks = s.rank(|r, kit| {
@@ -204,7 +204,7 @@ fn packet_answered_by_a_packet_is_no_credit() -> Seen {
     check(&[vec![asks, answers]])
 }
 
-/// Two ranks take the packets, one gives them back.
+/// Two ranks take the packets, and one gives them back.
 fn packet_credited_by_one_of_two_readers() -> Seen {
     let s = Shared::new();
     let sends = s.rank(|r, kit| {
@@ -240,7 +240,7 @@ fn packet_credited_before_it_is_taken() -> Seen {
     check(&[vec![sends, takes]])
 }
 
-/// 0 sends a packet to 1, and 1 signals 2. What 0 wrote besides the packet is visible to neither.
+/// 0 sends a packet to 1, and 1 signals 2. Neither sees what 0 wrote besides the packet.
 fn packet_as_release_through_a_third_rank() -> Seen {
     let s = Shared::new();
     let put = line!() + 2;
@@ -302,7 +302,7 @@ fn packet_that_nobody_takes() -> Seen {
     check(&[vec![sends, takes]])
 }
 
-/// Two ranks put the same packet, with flags 1 and 2. The first is lost if the second is faster.
+/// Two ranks put the same packet, with flags 1 and 2. The first one is lost if the second is faster.
 fn packet_from_two_senders() -> Seen {
     let s = Shared::new();
     let sends = |flag: u32| s.rank(move |r, kit| r.each(1, |i| send(kit, i, flag)));
@@ -313,7 +313,7 @@ fn packet_from_two_senders() -> Seen {
     check(&[vec![sends(1), sends(2), takes]])
 }
 
-/// Staging begins in the middle of a packet: what is staged tears it while it is taken.
+/// Staging begins in the middle of a packet. Staged bytes tear it while it is being taken.
 fn packet_beside_staged_bytes() -> Seen {
     let s = Shared::new();
     let sends = s.rank(|r, kit| {
@@ -329,7 +329,7 @@ fn packet_beside_staged_bytes() -> Seen {
     check(&[vec![sends, takes]])
 }
 
-/// The data of a packet is fetched by a plain get, as if it were there.
+/// The data of a packet is read by a plain get, as if it had arrived.
 fn packet_read_as_plain_bytes() -> Seen {
     let s = Shared::new();
     let sends = s.rank(|r, kit| r.each(2, |i| send(kit, i, 1)));

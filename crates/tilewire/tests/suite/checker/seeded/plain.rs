@@ -22,7 +22,7 @@ seeds! {
     words_read_by_one_lane_too_many: Fault("race"),
 }
 
-/// Two ranks, each of which does its part.
+/// Two ranks, each of which runs one part.
 fn pair(first: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>), second: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>)) -> Seen {
     let s = Shared::new();
     check(&[vec![s.rank(first), s.rank(second)]])
@@ -37,7 +37,7 @@ fn words_without_a_signal() -> Seen {
     seen.at(&[store, store + 1])
 }
 
-/// The reader says that it is there, and does not wait until the writer has written.
+/// The reader announces itself, and does not wait until the writer has written.
 fn words_with_the_signal_the_other_way() -> Seen {
     let store = line!() + 4;
     let seen = pair(
@@ -53,7 +53,7 @@ fn words_with_the_signal_the_other_way() -> Seen {
     seen.at(&[store, store + 4])
 }
 
-/// The last of four words comes after the signal.
+/// The last of four words is written after the signal.
 fn words_stored_after_the_signal() -> Seen {
     pair(
         |r, kit| {
@@ -79,7 +79,7 @@ fn words_behind_a_plain_flag() -> Seen {
     )
 }
 
-/// Two blocks add to one word without an atomic, and both are waited for.
+/// Two blocks add to one word without an atomic. The reader waits for both.
 fn words_counted_by_two_blocks() -> Seen {
     let s = Shared::new();
     let count = s.kernel(|k, kit| {
@@ -96,7 +96,7 @@ fn words_counted_by_two_blocks() -> Seen {
     check(&[vec![count, read]])
 }
 
-/// The ranks write and read in launches of their own. Nothing orders the launches of two ranks but their signals.
+/// The ranks write and read in separate launches. Only signals order the launches of two ranks.
 fn words_of_the_launch_before() -> Seen {
     let s = Shared::new();
     let idle = s.rank(|r, _| r.barrier());
@@ -106,7 +106,7 @@ fn words_of_the_launch_before() -> Seen {
     check(&[vec![write, idle.clone()], vec![idle, read]]).at(&[store, store + 1])
 }
 
-/// The reader takes four bytes of which another rank writes the last.
+/// The reader reads four bytes. Another rank writes the last of them.
 fn byte_beside_bytes_that_are_read_together() -> Seen {
     let s = Shared::new();
     let first = s.rank(|r, kit| {
@@ -150,7 +150,7 @@ fn words_under_two_types() -> Seen {
     check(&[vec![write, other.unwrap()]]).at(&[store, store + 3])
 }
 
-/// The role that waits is not the role that writes.
+/// One role waits, and another one writes.
 fn words_written_by_a_role_that_did_not_wait() -> Seen {
     let s = Shared::new();
     let read = s.rank(|r, kit| {
@@ -165,7 +165,7 @@ fn words_written_by_a_role_that_did_not_wait() -> Seen {
     check(&[vec![read, write]])
 }
 
-/// The role that signals is not the role that writes: a signal publishes what its own role did.
+/// One role signals, and another one writes. A signal publishes the writes of its own role.
 fn words_signalled_by_another_role() -> Seen {
     let s = Shared::new();
     let write = s.kernel(|k, kit| {
@@ -179,7 +179,7 @@ fn words_signalled_by_another_role() -> Seen {
     check(&[vec![write, read]])
 }
 
-/// The writer leaves out the last byte of four, which the reader gets: nobody wrote it.
+/// The writer leaves out the last byte of four. The reader gets it, but nobody wrote it.
 fn words_masked_by_the_wrong_condition() -> Seen {
     pair(
         |r, kit| {
@@ -193,7 +193,7 @@ fn words_masked_by_the_wrong_condition() -> Seen {
     )
 }
 
-/// Blocks shift by one: the last element that a block reads is the first that the next one writes.
+/// Blocks shift by one. The last element that a block reads is the first one that the next block writes.
 fn words_read_by_one_lane_too_many() -> Seen {
     let s = Shared::new();
     let rank = s.kernel(|k, kit| {

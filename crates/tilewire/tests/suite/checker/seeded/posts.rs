@@ -1,4 +1,4 @@
-//! Posts through a network proxy: they happen later, in any order, and a signal covers its own peer only.
+//! Posts through a network proxy happen later, in any order, and a signal covers only its own peer.
 
 use super::Expect::{AnyFault, CleanDecided, Fault};
 use super::{Seen, one, plan, settings};
@@ -25,7 +25,7 @@ seeds! {
     flush_between_posts_to_one_place: Fault("race"),
 }
 
-/// A wire from rank 0 to rank 1: what rank 0 has to post, and what rank 1 has where it arrives.
+/// A wire from rank 0 to rank 1: the source at rank 0, and the destination at rank 1.
 struct Wire {
     ring: Memory,
     source: Memory,
@@ -37,7 +37,7 @@ struct Wire {
 struct Sender<'t> {
     queue: Queue<'t>,
     source: Region<'t>,
-    /// Slots that the receiver has, too, for plain signals.
+    /// Slots that the receiver has for plain signals.
     slots: Slots<'t>,
 }
 
@@ -90,7 +90,7 @@ fn post_after_its_signal() -> Seen {
     wire.check(&[vec![send, wire.takes()]])
 }
 
-/// Two posts, and the signal between them covers the first.
+/// Two posts. The signal between them covers the first.
 fn post_without_its_signal() -> Seen {
     let wire = Wire::new();
     let send = wire.sender(|r, tx| {
@@ -118,7 +118,7 @@ fn post_whose_source_is_refilled() -> Seen {
     wire.check(&[vec![send, wire.takes()]])
 }
 
-/// No credit comes back, so the sender of the next launch knows nothing of the post before.
+/// No credit comes back, so the sender of the next launch knows nothing of the earlier post.
 fn post_whose_source_is_refilled_in_the_next_launch() -> Seen {
     let wire = Wire::new();
     let launch = |n: i64| {
@@ -136,7 +136,7 @@ fn post_whose_source_is_refilled_in_the_next_launch() -> Seen {
     wire.check(&[launch(0), launch(1)])
 }
 
-/// One role fills the source, another posts it, and nothing orders them.
+/// One role fills the source and another one posts it. Nothing orders them.
 fn post_whose_source_another_role_fills() -> Seen {
     let wire = Wire::new();
     let send = kernel("sender", |k| {
@@ -150,7 +150,7 @@ fn post_whose_source_another_role_fills() -> Seen {
     wire.check(&[vec![send.unwrap(), wire.takes()]])
 }
 
-/// Two posts are not ordered, even to one place and with the signal after both.
+/// Two posts are not ordered, even to one place with the signal after both.
 fn posts_to_one_place() -> Seen {
     let wire = Wire::new();
     let send = wire.sender(|r, tx| {
@@ -193,7 +193,7 @@ fn post_signalled_by_a_plain_signal() -> Seen {
     wire.check(&[vec![send, wire.takes()]])
 }
 
-/// The second message goes to the place of the first, from another source, and no credit says that the first was read.
+/// The second message goes to the place of the first from another source. No credit says that the first was read.
 fn post_over_a_slot_that_is_being_read() -> Seen {
     let wire = Wire::new();
     let send = wire.sender(|r, tx| {
@@ -326,7 +326,7 @@ fn source_refilled_after_a_flush_of_an_earlier_post() -> Seen {
     beside_a_receiver(send, &wire, (0, 1))
 }
 
-/// A flush says that the source was read, not that the bytes have arrived: the sender tells the peer by a plain signal.
+/// A flush says that the source was read, not that the bytes have arrived. The sender tells the peer by a plain signal.
 fn flush_for_the_data_at_the_peer() -> Seen {
     let wire = Wire::new();
     let send = wire.sender(|r, tx| {
@@ -339,7 +339,7 @@ fn flush_for_the_data_at_the_peer() -> Seen {
     beside_a_receiver(send, &wire, (3, 1))
 }
 
-/// Nor are the writes of posts before and after a flush ordered.
+/// A flush does not order the writes of the posts before and after it either.
 fn flush_between_posts_to_one_place() -> Seen {
     let wire = Wire::new();
     let send = wire.sender(|r, tx| {

@@ -1,6 +1,6 @@
-//! Inputs and outputs that somebody else writes during the launch. Nobody writes an input ([`Access::In`]), and only
-//! plain stores of its own kernel write an output ([`Access::Out`]): engines may read them early, or around the caches.
-//! So these are faults though every access is signalled.
+//! Inputs and outputs that another party writes during the launch. Nobody may write an input ([`Access::In`]), and only
+//! plain stores of its own kernel may write an output ([`Access::Out`]). Engines may read them early, or around the
+//! caches. So these are faults although every access is signalled.
 
 use super::Expect::{AnyFault, CleanDecided};
 use super::{Seen, check, one};
@@ -19,8 +19,8 @@ seeds! {
     slice_of_an_input_a_peer_writes: AnyFault,
     captured_tensor_put_by_a_peer: AnyFault,
     banked_input_put_by_a_peer: AnyFault,
-    // What one kernel has under two names, and writes, is bound as read and written under both: the promise is one of
-    // other kernels.
+    // Memory that one kernel has under two names, and writes, is bound as read and written under both names. The
+    // promise concerns other kernels.
     input_written_under_another_name: CleanDecided,
     input_written_by_another_role: CleanDecided,
     input_written_by_another_block: CleanDecided,
@@ -30,7 +30,8 @@ seeds! {
     output_written_under_another_name: CleanDecided,
 }
 
-/// The owner says that it is ready, waits until the peer is done, and reads. Its line is that of the caller's `read`.
+/// The owner says that it is ready, waits until the peer is done, and reads. The fault has the line of the caller's
+/// `read`.
 fn owner<'t>(r: &RoleCtx<'t>, k: &Block<'t>, slots: &Memory, n: i64, read: impl FnOnce()) {
     let slots = k.slots("slots", one(slots), 128);
     r.signal(slots.slot(0, 0), n + 1);
@@ -165,7 +166,7 @@ fn input_of_which_a_peer_writes_a_part() -> Seen {
     check(&[vec![owner, peer]]).at(&[put, load])
 }
 
-/// The input is the second half of a tensor that the peer writes from end to end.
+/// The input is the second half of a tensor. The peer writes the whole tensor.
 fn slice_of_an_input_a_peer_writes() -> Seen {
     let (whole, slots) = (Tensor::<u64>::zeros(8), slots());
     let (owner, load) = reader(&whole.slice(4..8), &slots, 0);
@@ -193,7 +194,7 @@ fn captured_tensor_put_by_a_peer() -> Seen {
     check(&[vec![reads.unwrap(), peer]]).at(&[put, load])
 }
 
-/// Memory of a transport, declared as an input by whoever reads it.
+/// Memory of a transport that a reader declares as an input.
 fn banked_input_put_by_a_peer() -> Seen {
     let (banks, slots) = ([Memory::zeroed(32), Memory::zeroed(32)], slots());
     let out = Tensor::<u64>::zeros(4);
@@ -210,7 +211,7 @@ fn banked_input_put_by_a_peer() -> Seen {
     check(&[vec![reads.unwrap(), peer]]).at(&[store, load])
 }
 
-/// One role has its input as a region, too, and writes that before it reads.
+/// One role also has its input as a region, and writes the region before it reads.
 fn input_written_under_another_name() -> Seen {
     let (x, out) = (Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4));
     let put = line!() + 4;
@@ -265,7 +266,7 @@ fn input_written_by_another_block() -> Seen {
     check(&[vec![traced.unwrap()]]).at(&[put, put + 5])
 }
 
-/// Rank 0 owns the input, rank 1 writes it, and all they know of each other goes through rank 2.
+/// Rank 0 owns the input, and rank 1 writes it. They signal each other only through rank 2.
 fn input_written_by_a_rank_that_never_meets_the_owner() -> Seen {
     let (x, out, slots) = (Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4), slots());
     let load = line!() + 6;
@@ -335,7 +336,7 @@ fn output_stored_by_a_peer() -> Seen {
     check(&[vec![owner, peer]]).at(&[store, load])
 }
 
-/// One role has its output as a region, too.
+/// One role also has its output as a region.
 fn output_written_under_another_name() -> Seen {
     let (y, out) = (Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4));
     let put = line!() + 5;

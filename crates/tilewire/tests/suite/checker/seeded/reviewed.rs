@@ -1,4 +1,4 @@
-//! What a review of the model found: signals that show less than those before them, weaker memory than interleavings,
+//! Findings of a review of the model: signals that show less than earlier ones, memory weaker than interleavings,
 //! packets of other elements, proxies, hosts.
 
 use super::Expect::*;
@@ -37,7 +37,7 @@ seeds! {
     in_then_region_then_in: CleanDecided,
 }
 
-/// Counters left by an earlier run stand at 2. Signalling 1 takes them back: rank 0 hangs if rank 1 is first.
+/// Counters left by an earlier run stand at 2. Signalling 1 takes them back. Rank 0 hangs if rank 1 is first.
 fn first_signal_below_initial() -> Seen {
     let slots = Tensor::<u64>::from_slice(&[2; 16]);
     let wait = kernel("w", |k| {
@@ -74,7 +74,7 @@ fn first_signal_below_initial_data() -> Seen {
     check(&[vec![wait, signal]])
 }
 
-/// A credit is a relaxed store: it does not order A's signal before B's.
+/// A credit is a relaxed store. It does not order A's signal before B's.
 fn two_writers_by_credit() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -129,7 +129,7 @@ fn put_beside(post: bool, credit: bool) -> Seen {
     plan.route(&ring, 1, &region, &slots, 128).verify(&settings()).into()
 }
 
-/// A posted signal also publishes the direct puts before it: it goes through the ring, which is released and acquired.
+/// A posted signal also publishes earlier direct puts: it goes through the ring, which is released and acquired.
 fn put_beside_post() -> Seen {
     put_beside(true, false)
 }
@@ -141,7 +141,7 @@ fn put_beside_post_credit() -> Seen {
     put_beside(false, true)
 }
 
-/// Data over one ring, signal over another, in kernels that both have the queue as their first parameter.
+/// The data goes over one ring and the signal over another. Both kernels have the queue as their first parameter.
 fn rings(one_kernel: bool) -> Seen {
     let (ring_a, ring_b, source, region, slots) =
         (Memory::zeroed(64), Memory::zeroed(64), Memory::zeroed(64), Memory::zeroed(64), Memory::zeroed(4 * 128));
@@ -196,7 +196,7 @@ fn two_rings_one_kernel() -> Seen {
     rings(true)
 }
 
-/// Source and destination of one bulk copy overlap.
+/// The source and the destination of one bulk copy overlap.
 fn bulk_overlaps() -> Seen {
     let x = Tensor::<u64>::zeros(16);
     let k = kernel("k", |k| {
@@ -211,7 +211,7 @@ fn bulk_overlaps() -> Seen {
     check(&[vec![k]])
 }
 
-/// Store buffering: release stores and acquire loads of two slots. Both tests may fail on any machine with store
+/// Store buffering with release stores and acquire loads of two slots. Both tests may fail on any machine with store
 /// buffers.
 fn dekker_tests() -> Seen {
     let s = Shared::new();
@@ -280,7 +280,7 @@ fn packet_of_other_element_masked() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// In place: the peer reads late, and the host has put new numbers there for its next launch.
+/// In place: the peer reads late, and the host has stored new numbers there for its next launch.
 fn late(inout: bool) -> Seen {
     let (x, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(4 * 128));
     let out = Tensor::<u64>::zeros(4);
@@ -317,7 +317,7 @@ fn input_late_get() -> Seen {
     late(false)
 }
 
-/// Reading a counter plainly after the wait for its last value, while another only waits for it.
+/// One party reads a counter plainly after the wait for its last value, while another only waits for it.
 fn plain_read_of_slot_beside_waiter() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| r.signal(kit.slots.slot(0, 0), 1));
@@ -357,7 +357,7 @@ fn ahead_correct() -> Seen {
     check(&[launch(0), launch(1), launch(2), launch(3)])
 }
 
-/// The peer writes in launch 0 what the owner has as an input in launch 1, and the owner waited in launch 0.
+/// In launch 0 the peer writes memory that is the owner's input in launch 1. The owner waited in launch 0.
 fn prior_launch_write_read_in() -> Seen {
     let (x, slots) = (Memory::zeroed(64), Memory::zeroed(4 * 128));
     let writer = kernel("writer", |k| {
@@ -383,7 +383,7 @@ fn prior_launch_write_read_in() -> Seen {
     check(&[vec![writer, waiter], vec![nothing, reader]])
 }
 
-/// A stream sets the counters back between two launches, correctly ordered.
+/// A stream sets the counters back between two launches. This is ordered correctly.
 fn stream_resets_slot() -> Seen {
     let (slots, zero) = (Memory::zeroed(8), Memory::zeroed(8));
     let both = || {
@@ -403,7 +403,7 @@ fn stream_resets_slot() -> Seen {
     plan.verify(&settings()).into()
 }
 
-/// The wait for 1 may find 2, a credit of the same role copy: a relaxed store that follows a release of the same thread
+/// The wait for 1 may find 2, a credit of the same role copy. A relaxed store that follows a release of the same thread
 /// to the same place shows what the release showed.
 fn credit_over_data() -> Seen {
     let s = Shared::new();
@@ -420,7 +420,7 @@ fn credit_over_data() -> Seen {
     check(&[vec![a, b]])
 }
 
-/// C may find B's 2, and B has been shown nothing of A's data.
+/// C may find B's 2, and B has seen none of A's data.
 fn later_signal_knows_less() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -440,12 +440,12 @@ fn later_signal_knows_less() -> Seen {
     check(&[vec![a, b, c]])
 }
 
-/// As above, with the proxy's signal as the later one. It shows what its poster did, so it shows what the earlier
+/// As above, with the proxy's signal as the later one. It shows the actions of its poster, so it shows what the earlier
 /// signal shows.
 fn post_signal_over_signal() -> Seen {
     post_over_signal(false)
 }
-/// A credit shows nothing, and the proxy that sets the slot is not the party that signalled before.
+/// A credit shows nothing. The proxy that sets the slot is not the party that signalled before.
 fn post_credit_over_signal() -> Seen {
     post_over_signal(true)
 }
@@ -496,7 +496,7 @@ fn test_credit_over_data() -> Seen {
     check(&[vec![a, b]])
 }
 
-/// An atomic on wire bytes that nobody wrote, whose result decides.
+/// An atomic on bytes between ranks that nobody wrote, whose result decides.
 fn undefined_atomic() -> Seen {
     let bytes = Memory::zeroed(64);
     let out = Tensor::<u64>::zeros(4);
@@ -514,7 +514,7 @@ fn undefined_atomic() -> Seen {
     check(&[vec![k]])
 }
 
-/// One memory is an input, then memory between ranks, then an input again; correct.
+/// One memory is an input, then memory between ranks, then an input again. This is correct.
 fn in_then_region_then_in() -> Seen {
     let (x, slots) = (Memory::zeroed(64), Memory::zeroed(4 * 128));
     let reader = || {

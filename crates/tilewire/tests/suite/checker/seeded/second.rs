@@ -1,5 +1,5 @@
-//! What a second review found: packets under plain writes, atomics of elements, posts to several peers, memory that is
-//! weaker than interleavings.
+//! Findings of a second review: packets under plain writes, atomics of elements, posts to several peers, memory weaker
+//! than interleavings.
 
 use super::Expect::*;
 use super::{Seen, Shared, check, one, plan, settings};
@@ -46,7 +46,7 @@ fn third(s: &Shared) -> tilewire::Traced {
     s.rank(|_, kit| kit.words.store(5, 9u64))
 }
 
-/// Two credits of one party: relaxed stores. Who found the second may miss the first.
+/// Two credits of one party are relaxed stores. A party that found the second may miss the first.
 fn mp_credits_test() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -145,7 +145,7 @@ fn each_release_forgets_reads() -> Seen {
 fn each_release_forgets_reads_control() -> Seen {
     forgets(Order::Relaxed)
 }
-/// Elements 0 and 1 add to word 0; element 1 alone reads it plainly.
+/// Elements 0 and 1 add to word 0. Only element 1 reads it plainly.
 fn each_release_forgets_atomics() -> Seen {
     let s = Shared::new();
     let k = s.rank(move |r, kit| {
@@ -156,7 +156,7 @@ fn each_release_forgets_atomics() -> Seen {
     });
     check(&[vec![k]])
 }
-/// Plain bytes that look like a packet of flag 1 lie there for a while: the getter may take them.
+/// Plain bytes that look like a packet of flag 1 lie there for a while. The getter may take them.
 fn junk(first: bool) -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -207,7 +207,7 @@ fn posted_then_bare_signal() -> Seen {
     let mut plan = plan(&[vec![send, receive]]);
     plan.route(&ring, 1, &region, &slots, 128).verify(&settings()).into()
 }
-/// A tensor summed up over launches; nobody else touches it.
+/// A tensor is summed up over launches. Nobody else touches it.
 fn inout_accumulates() -> Seen {
     let x = Tensor::<u64>::zeros(4);
     let k = || {
@@ -221,7 +221,7 @@ fn inout_accumulates() -> Seen {
     plan.expect(|_, launch| vec![Values::of(&x, [launch as u64 + 1; 4])]);
     plan.verify(&settings()).into()
 }
-/// The host leaves x alone; a peer reads it late, and the next launch waits for that before it adds.
+/// The host does not touch x. A peer reads it late, and the next launch waits for that before it adds.
 fn inout_window_get_then_credit() -> Seen {
     let (x, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(4 * 128));
     let out = Tensor::<u64>::zeros(4);
@@ -253,7 +253,7 @@ fn inout_window_get_then_credit() -> Seen {
     let mut plan = plan(&[launch(0), launch(1)]);
     plan.host_leaves(0, x.memory()).verify(&settings()).into()
 }
-/// The second launch leaves the output alone; the host expects a new number.
+/// The second launch does not touch the output. The host expects a new number.
 fn value_wrong_second_launch() -> Seen {
     let (x, y) = (Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4));
     let first = kernel("k", |k| {
@@ -272,7 +272,7 @@ fn value_wrong_second_launch() -> Seen {
     plan.verify(&settings()).into()
 }
 
-/// The packet does not order A's atomic before B's: B may add first and acquire nothing.
+/// The packet does not order A's atomic before B's. B may add first and acquire nothing.
 fn mp_packet_acquire() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {
@@ -301,9 +301,9 @@ fn mp_credit_acquire() -> Seen {
     });
     check(&[vec![a, b]])
 }
-/// Rank 0 posts to rank 1, hears that it came, then tells rank 2 over the network. If rank 1 signalled, rank 0 has seen
-/// the data at rank 1, and its notice shows that to rank 2. If rank 1 gave a credit, it has not, and the notice covers
-/// only what was posted to rank 2.
+/// Rank 0 posts to rank 1, learns that the post arrived, and then tells rank 2 over the network. If rank 1 signalled,
+/// rank 0 has seen the data at rank 1, and its notice shows that to rank 2. If rank 1 gave a credit, rank 0 has not
+/// seen it, and the notice covers only what was posted to rank 2.
 fn lanes(post: bool, credit: bool) -> Seen {
     let (ring, source, r1, r2, s1, s2, ack) = (
         Memory::zeroed(64),
@@ -391,7 +391,7 @@ fn each_uniform_load() -> Seen {
     });
     check(&[vec![k]])
 }
-/// Element 0 writes word 4, element 1 releases word 1: nothing orders the two.
+/// Element 0 writes word 4, and element 1 releases word 1. Nothing orders the two.
 fn each_release_shows_other_element() -> Seen {
     let s = Shared::new();
     let a = s.rank(move |r, kit| {
@@ -432,7 +432,7 @@ fn values_empty() -> Seen {
     plan.expect(|_, _| vec![Values::of(&x, [])]);
     plan.verify(&settings()).into()
 }
-/// Launch 0 leaves a packet of flag 1 there, launch 1 clears it and puts flag 1 again; the getter may take the old one.
+/// Launch 0 leaves a packet of flag 1 there. Launch 1 clears it and puts flag 1 again. The getter may take the old one.
 fn packet_cleared_while_polled() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -481,7 +481,7 @@ fn heard_not() -> Seen {
     heard(true)
 }
 
-/// Elements that run one after the other wait for each other's packets for ever.
+/// Elements that run one after the other wait forever for each other's packets.
 fn each_crossing() -> Seen {
     let s = Shared::new();
     let side = |mine: i64, theirs: i64| {
@@ -494,7 +494,7 @@ fn each_crossing() -> Seen {
     };
     check(&[vec![side(0, 2), side(2, 0)]])
 }
-/// Counter: data by A, then B (told by A) gives a credit that C's wait may find.
+/// A counts data in the counter. Then B, which A has told, gives a credit in it, and C's wait may find that credit.
 fn credit_of_proxy_then_data() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| {

@@ -1,4 +1,4 @@
-//! Signals and waits that do not fit: writers, values, launches, blocks, barriers.
+//! Signals and waits that do not match: writers, values, launches, blocks, barriers.
 
 use super::Expect::{AnyFault, Fault};
 use super::{Seen, Shared, check, one};
@@ -27,7 +27,7 @@ seeds! {
     wait_for_oneself: Fault("deadlock"),
 }
 
-/// Each of two blocks sets the counter to 1. The receiver goes on after the first.
+/// Each of two blocks sets the counter to 1. The receiver continues after the first.
 fn every_block_signals_one_slot() -> Seen {
     let s = Shared::new();
     let send = s.kernel(|k, kit| {
@@ -44,7 +44,7 @@ fn every_block_signals_one_slot() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Odd and even values come from two roles that do not know of each other.
+/// The odd and the even values come from two roles that do not know of each other.
 fn two_roles_take_turns_at_one_slot() -> Seen {
     let s = Shared::new();
     let send = s.kernel(|k, kit| {
@@ -133,7 +133,7 @@ fn second_launch_has_no_signal() -> Seen {
     check(&[vec![send, receive(1)], vec![idle, receive(2)]])
 }
 
-/// Each block of the receiver waits for the sender's block of the same number. Some of those signal.
+/// Each block of the receiver waits for the sender's block of the same number. Only some of those signal.
 fn signals_of_blocks(step: i64) -> Seen {
     let s = Shared::new();
     let send = s.kernel(|k, kit| {
@@ -155,7 +155,7 @@ fn signal_from_the_even_blocks() -> Seen {
     signals_of_blocks(2)
 }
 
-/// Steps 1, 2, 3 in three launches; the third receiver waits for step 2 again.
+/// Steps 1, 2, 3 in three launches. The third receiver waits for step 2 again.
 fn wait_of_the_third_launch_is_that_of_the_second() -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -174,7 +174,7 @@ fn wait_of_the_third_launch_is_that_of_the_second() -> Seen {
     check(&[launch(0), launch(1), launch(2)])
 }
 
-/// Two messages, counted by one slot. The role that takes the second waits for the first.
+/// Two messages, counted by one slot. The role that takes the second message waits for the first.
 fn role_waits_for_the_signal_of_another() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -197,8 +197,8 @@ fn role_waits_for_the_signal_of_another() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Everybody writes a word, meets the others, and reads all words; then everybody meets again, so that the next launch
-/// may write. `value(launch)` is what the first barrier waits for, and is `2 * launch + 1` if right.
+/// All ranks write a word, meet, and read all words. Then they meet again, so that the next launch may write. The first
+/// barrier waits for `value(launch)`, which should be `2 * launch + 1`.
 fn barriers(value: fn(i64) -> i64) -> Seen {
     let s = Shared::new();
     let launch = |n: i64| {
@@ -217,7 +217,7 @@ fn barriers(value: fn(i64) -> i64) -> Seen {
     check(&[launch(0), launch(1)])
 }
 
-/// The barrier is satisfied by what the launch before left.
+/// The leftovers of the previous launch satisfy the barrier.
 fn barrier_of_the_launch_before() -> Seen {
     barriers(|n| 2 * n)
 }
@@ -227,7 +227,8 @@ fn barrier_right_in_the_first_launch_only() -> Seen {
     barriers(|n| if n == 0 { 1 } else { 2 })
 }
 
-/// Four ranks, dissemination: rounds of distance 1 and 2. Without the second, a rank knows of its neighbour only.
+/// Dissemination among four ranks: rounds of distance 1 and 2. Without the second round, a rank knows only of its
+/// neighbour.
 fn barrier_without_the_second_round() -> Seen {
     let s = Shared::new();
     let rank = |me: usize| {
@@ -272,7 +273,7 @@ fn slots_of_different_strides() -> Seen {
     check(&[vec![send.unwrap(), receive]])
 }
 
-/// A region that reaches into the counters: data takes the place of a count.
+/// A region reaches into the counters, so data takes the place of a count.
 fn slot_overwritten_by_a_put() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| {
@@ -290,7 +291,7 @@ fn slot_overwritten_by_a_put() -> Seen {
     check(&[vec![send, stray.unwrap(), receive]])
 }
 
-/// The sender's loop has one step less than the receiver's, when the kernel runs.
+/// At run time the sender's loop has one step fewer than the receiver's.
 fn signal_skipped_in_a_loop_of_one_step_less() -> Seen {
     let s = Shared::new();
     let send = s.rank(|r, kit| r.for_((0, r.world_size()), |step| r.signal(kit.slots.slot(0, 0), step + 1)));
@@ -298,10 +299,10 @@ fn signal_skipped_in_a_loop_of_one_step_less() -> Seen {
     check(&[vec![send, receive]])
 }
 
-/// Every rank hears from the next one before it tells anybody.
+/// Every rank waits for the next one before it tells anybody.
 fn waits_crossed_between_three_ranks() -> Seen {
     let s = Shared::new();
-    // Slot `a * 4 + b` is what a tells b.
+    // Slot `a * 4 + b` is for signals from a to b.
     let rank = |me: i64, peers: [i64; 2]| {
         s.rank(move |r, kit| {
             for peer in peers {
@@ -313,7 +314,7 @@ fn waits_crossed_between_three_ranks() -> Seen {
     check(&[vec![rank(0, [1, 2]), rank(1, [2, 0]), rank(2, [0, 1])]])
 }
 
-/// A rank signals its neighbour and waits for the slot that it signalled itself, with a value that comes later.
+/// A rank signals its neighbour, and waits for the slot that it signalled itself, with a later value.
 fn wait_for_oneself() -> Seen {
     let s = Shared::new();
     let rank = s.rank(|r, kit| {

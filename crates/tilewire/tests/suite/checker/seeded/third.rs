@@ -1,4 +1,4 @@
-//! What a third review found: signals of the value that a counter holds at first, atomics on slots before signals of
+//! Findings of a third review: signals of the value that a counter holds at first, atomics on slots before signals of
 //! data and credits, inputs of no length.
 
 use super::Expect::{Clean, CleanDecided, Fault};
@@ -23,7 +23,7 @@ seeds! {
     input_of_no_length_amid_what_a_peer_writes: CleanDecided,
 }
 
-/// The counter holds 0 at first: the signal changes nothing, and a wait for it goes on with or without it.
+/// The counter holds 0 at first. The signal changes nothing, and a wait for it continues with or without it.
 fn first_signal_of_what_the_counter_holds() -> Seen {
     let s = Shared::new();
     let a = s.rank(|r, kit| r.signal(kit.slots.slot(0, 0), 0));
@@ -31,7 +31,7 @@ fn first_signal_of_what_the_counter_holds() -> Seen {
     check(&[vec![a, b]])
 }
 
-/// W's wait is met by what the counter held at first, so A's signal may come after B's: C then waits forever.
+/// W's wait is satisfied by the initial value of the counter, so A's signal may come after B's. C then waits forever.
 fn wait_for_what_the_counter_holds_finds_no_signal() -> Seen {
     met_at_first([0, 1, 2, 3])
 }
@@ -65,7 +65,7 @@ fn adder(s: &Shared, body: impl for<'t> Fn(&RoleCtx<'t>, Kit<'t>, View<'t, u64>)
     })
 }
 
-/// Puts and signals 1, and the line of the put.
+/// Puts and signals 1. Returns also the line of the put.
 fn teller(s: &Shared) -> (Traced, u32) {
     let put = line!() + 2;
     let told = adder(s, |r, kit, _| {
@@ -75,7 +75,7 @@ fn teller(s: &Shared) -> (Traced, u32) {
     (told, put)
 }
 
-/// Waits for `value`, gets what was put, waits for `last`; and the line of the get.
+/// Waits for `value`, gets the data, and waits for `last`. Returns also the line of the get.
 fn getter(s: &Shared, value: i64, last: i64) -> (Traced, u32) {
     let get = line!() + 3;
     let got = adder(s, |r, kit, _| {
@@ -90,11 +90,11 @@ fn getter(s: &Shared, value: i64, last: i64) -> (Traced, u32) {
 fn credit_after_what_another_signalled() -> Seen {
     credited_by_another(None)
 }
-/// P's addition continues A's release. P's credit continues only releases of P, and there is none.
+/// P's addition continues A's release. P's credit continues only releases of P, and there are none.
 fn credit_after_an_addition_of_its_own() -> Seen {
     credited_by_another(Some(Order::Relaxed))
 }
-/// What P released by its addition is what P has seen, and P was told by a credit: A's data is not in it.
+/// P's addition released what P has seen, and P was told by a credit, so A's data is not in it.
 fn credit_after_a_release_by_an_addition_of_its_own() -> Seen {
     let s = Shared::new();
     let ((a, put), (c, get)) = (teller(&s), getter(&s, 1, 3));
@@ -118,7 +118,7 @@ fn credited_by_another(adds: Option<Order>) -> Seen {
     check(&[vec![a, p, c]]).at(&[put, get])
 }
 
-/// What P releases by its addition, its credit continues.
+/// P's credit continues what P released by its addition.
 fn credit_continues_a_release_by_an_addition() -> Seen {
     let s = Shared::new();
     let p = adder(&s, |r, kit, counts| {
@@ -128,7 +128,7 @@ fn credit_continues_a_release_by_an_addition() -> Seen {
     });
     check(&[vec![p, getter(&s, 1, 3).0]])
 }
-/// What P released by a signal, its credit continues, also past an addition of its own that releases nothing.
+/// P's credit continues what P released by a signal, even after an addition of P that releases nothing.
 fn credit_continues_a_release_before_an_addition() -> Seen {
     let s = Shared::new();
     let p = adder(&s, |r, kit, counts| {
@@ -140,7 +140,7 @@ fn credit_continues_a_release_before_an_addition() -> Seen {
     check(&[vec![p, getter(&s, 1, 3).0]])
 }
 
-/// Tells by a credit in the second slot that it found 1 in the first.
+/// Says by a credit in the second slot that it found 1 in the first.
 fn passes_on(s: &Shared) -> Traced {
     adder(s, |r, kit, _| {
         r.wait(kit.slots.slot(0, 0), 1);
@@ -160,7 +160,7 @@ fn signal_after_an_addition_of_its_own() -> Seen {
     check(&[vec![a, passes_on(&s), p, c]]).at(&[put, get])
 }
 
-/// The same where B signals, which has seen what P has and not what P's addition continues.
+/// The same with a signal of B, which has seen what P has seen and not what P's addition continues.
 fn signal_of_one_who_saw_an_addition() -> Seen {
     saw_an_addition(1)
 }

@@ -4,8 +4,9 @@
 //! |---|---|---|
 //! | [`cache_line`] | is one word, and its own flag | |
 //! | [`flagged`] | 12 bytes and a flag at a time | |
-//! | [`ring`] | copied into a slot, copied out of it, pipelined | size and number of slots, slots and result cached or streamed |
-//! | [`one_copy`] | written to its destination, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each; stored and not read |
+//! | [`ring`] | copied into a slot and out of it, pipelined | size and number of slots; stores cached or streamed |
+//! | [`one_copy`] | written to its destination, then a signal | 32 or 64 bytes at a time, cached or streamed |
+//! | | | by the sender, or half by each rank; stored and not read |
 
 mod cache_line;
 #[cfg(target_arch = "x86_64")]
