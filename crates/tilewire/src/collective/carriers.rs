@@ -178,6 +178,32 @@ fn a_carrier_that_fails_is_told_to_all_ranks_with_the_peer() {
     }
 }
 
+/// The proxy's thread may find the failure before the rank makes its first call.
+#[test]
+fn a_rank_whose_proxy_has_stopped_before_its_first_call_gets_the_cause() {
+    let ran = World::threads(2).run(|world| {
+        let wrap = |inner| -> Box<dyn Carrier> { Box::new(Faulty { inner, fault: Fault::FailsToPoll, writes: 0 }) };
+        let link = MeshTransport::over_carriers(&world, ShmOptions::default(), 16, wrap)?;
+        let start = Instant::now();
+        while link.broken().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(30), "nobody polls");
+            std::thread::yield_now();
+        }
+        let (inp, out) = (Tensor::<f32>::zeros(100), Tensor::<f32>::zeros(100));
+        let error = match all_reduce(&link, &out, &inp).build() {
+            Ok(mut sum) => sum.run().unwrap_err(),
+            Err(error) => error,
+        };
+        // Both ranks have such a carrier. Whichever told the other first has the error of its own proxy.
+        let cause = link.broken().expect("as before");
+        let is_own = matches!(of_proxy(&error), Some(ProxyError::Carrier { peer: None, .. }));
+        assert_eq!(is_own, cause.rank == world.rank().index(), "{cause}: {error}");
+        world.bootstrap().barrier("all have theirs", Duration::from_secs(60).into())?;
+        Ok(())
+    });
+    ran.unwrap();
+}
+
 #[test]
 fn posts_that_a_carrier_keeps_beyond_the_deadline_are_told_to_all_ranks_with_a_peer() {
     for (fault, writes) in [(Fault::Refuses, 0), (Fault::Refuses, 5), (Fault::Forgets, 0), (Fault::Forgets, 40)] {

@@ -137,7 +137,7 @@ impl<'l> PreparedExchange<'l> {
         }
         for (pairing, peer, first) in &self.cards {
             let pending = Pending::tell(link, (*pairing, *peer), card(first), self.launch.call());
-            let pending = pending.map_err(|error| error.during(self.launch.call()))?;
+            let pending = pending.map_err(|error| self.launch.judged(error).during(self.launch.call()))?;
             // Added one by one: if telling the next peer fails, dropping this exchange breaks the transport for those
             // already told.
             if let Peers::Pending { told, .. } = &mut self.peers {

@@ -188,7 +188,7 @@ fn direct_over_a_transport_that_posts_into_no_windows_is_refused() {
 
 #[test]
 fn lines_that_a_notice_cannot_name_are_refused() {
-    const MOST: u64 = 1 << 20;
+    const MOST: u64 = (1 << 20) - 1;
     // Two blocks of eight slots: the last number that fits, and one line more.
     let lines = |first| move |endpoint: &mut PeerEndpoint, _: &mut LinkShape| posted(endpoint).lines.tail = first;
     let error = refused(lines(MOST - 15));
@@ -217,7 +217,7 @@ fn a_mesh_with_too_many_lines_is_refused_at_the_rendezvous() {
         let error = error.expect("two areas of 2 × 8 × 40,000 lines are more than 2²⁰");
         let text = error.to_string();
         assert!(matches!(error, TransportError::BadOption { option: "max_slots", value: 40_000, .. }), "{text}");
-        assert!(text.contains("a rank has at most 1048576 control lines; it has 1280"), "{text}");
+        assert!(text.contains("a rank has at most 1048575 control lines; it has 1280"), "{text}");
     }
     assert!(mesh(100).unwrap().iter().all(Option::is_none));
 }

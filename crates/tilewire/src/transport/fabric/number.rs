@@ -32,7 +32,7 @@ pub(super) enum Kind {
 const KINDS: [Kind; 6] = [Kind::Notice, Kind::Silent, Kind::NoticeEcho, Kind::SilentEcho, Kind::Hello, Kind::HelloEcho];
 /// The number of bits beside a cookie that hold the kind.
 const KIND_BITS: u32 = 3;
-/// The bare number of a hello. No notice has all bits set: a notice of four parts has delta 0 (`proxy/wire.rs`).
+/// The bare number of a hello. No notice has all bits set, because no control line has that number (`proxy/wire.rs`).
 const HELLO: u64 = u32::MAX as u64;
 
 impl Kind {

@@ -85,7 +85,7 @@ impl Source<'_> {
 /// Memory of a receiver that writes may go to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
-    /// The control lines of the receiver.
+    /// The control lines of the receiver. Proxies write nothing there: words travel in notices (`wire.rs`).
     Lines,
     /// One of the receiver's regions for this sender. Number 0 is staging, and all others are windows.
     Region(u16),

@@ -32,8 +32,9 @@ use crate::transport::layout::LINE;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The number of control lines that a notice can name.
-pub(crate) const MOST_LINES: usize = 1 << 20;
+/// The number of control lines that a notice can name. The last number of 20 bits is left out, so that no notice has all
+/// bits set: carriers use that number for themselves (`fabric/number.rs`).
+pub(crate) const MOST_LINES: usize = (1 << 20) - 1;
 /// The largest jump that fits into one notice.
 const MOST_DELTA: u64 = (1 << 9) - 1;
 /// The code in place of the parts that marks a digit.
@@ -99,7 +100,8 @@ impl Announced {
         word: u64,
         parts: u8,
     ) -> Result<Announcement, ProxyError> {
-        let kind = Lines::find(lines, line).ok_or(ProxyError::Line { peer, line })?;
+        let kind = Lines::find(lines, line).filter(|_| line < MOST_LINES as u64);
+        let kind = kind.ok_or(ProxyError::Line { peer, line })?;
         let last = self.words.entry(line).or_default();
         let shift = kind.shift();
         if word >> shift <= *last >> shift {
@@ -338,6 +340,15 @@ mod tests {
         let nothing = few.notice & !(LONG - 1);
         assert!(refused(&[nothing, few.digit(0) & !0x7f, few.digit(1) & !0x7f]), "a large step of zero");
         assert!(!refused(&writes(&all, 2)));
+    }
+
+    #[test]
+    fn no_notice_has_all_bits_set() {
+        let all = [Lines { numbers: 0..1 << 20, matched: false }];
+        let (mut sent, last) = (Announced::default(), MOST_LINES as u64);
+        assert_eq!(sent.next(&all, (1, last), u64::MAX, 3), Err(ProxyError::Line { peer: 1, line: last }));
+        let told = sent.next(&all, (1, last - 1), u64::MAX, 3).unwrap();
+        assert_eq!((told.digits, told.digit(7)), (8, u32::MAX - (1 << 12)));
     }
 
     #[test]
