@@ -114,7 +114,7 @@ pub struct Options {
     /// How the rounds share a launch
     #[arg(long, value_parser = one_of(ROUNDS.map(|rounds| (rounds_name(rounds), rounds))))]
     rounds: Option<Rounds>,
-    /// Where the ranks run: env under a launcher; over fabric, processes on CPUs; otherwise threads
+    /// Where ranks run: env under a launcher, processes over fabric on CPUs, otherwise threads
     #[arg(long)]
     world: Option<Ranks>,
     /// The engine: cpu goes over all transports but nvl, and cuda over all but shm [default: cpu]
