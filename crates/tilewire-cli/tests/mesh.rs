@@ -82,6 +82,32 @@ fn benchmarks_say_their_transport() {
     }
 }
 
+/// Threads, each with an endpoint of its own, as ranks on a GPU are joined.
+#[test]
+fn threads_are_joined_by_the_provider_that_is_named() {
+    let Some(library) = tilewire_testkit::libfabric::find() else { return };
+    for (line, over) in [
+        (
+            "run all_to_all --transport mesh --domains 0,1|2,3 --provider tcp --bytes 64KiB",
+            "mesh 0,1|2,3 by tcp, 4 threads",
+        ),
+        (
+            "run all_reduce --transport mesh --domains 0|1|2 --provider shm --bytes 64KiB",
+            "mesh 0|1|2 by shm, 3 threads",
+        ),
+        ("run sendrecv --transport mesh --domains 1|0 --protocol direct --provider tcp", "mesh 1|0 by tcp, 2 threads"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+        command.args(line.split_whitespace()).args(["--launches", "3"]).env("TILEWIRE_LIBFABRIC", library);
+        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+        let [out, err] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        let (over, threads) = over.split_once(", ").unwrap();
+        assert!(status.success() && out.ends_with(&format!("every byte right over {over}\n")), "{line}: {out}{err}");
+        let provider = over.rsplit(' ').next().unwrap();
+        assert!(out.contains(threads) && err.contains(&format!("joined by {provider}")), "{line}: {out}{err}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_its_values() {
     for (line, word) in [

@@ -2,7 +2,7 @@
 
 use super::ranks::{COLLECTIVES, CollectivePlan, Kind, PairPlan, check_pair_key};
 use super::{Bench, Size, Subject, gpu, kernels};
-use crate::run::{Apart, CpuWire, Mesh, Shuffle};
+use crate::run::{Apart, CpuWire, Mesh, Network, Shuffle};
 use crate::verify::Engine;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
@@ -121,6 +121,8 @@ struct Usual {
     wire: CpuWire,
     #[command(flatten)]
     apart: Apart,
+    #[command(flatten)]
+    network: Network,
     /// Only test that it works
     #[arg(long)]
     quick: bool,
@@ -129,13 +131,15 @@ struct Usual {
 impl Usual {
     /// The domains of ranks that post to each other, if they do.
     fn mesh(&self) -> Result<Option<Mesh>, String> {
-        Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())
+        self.network.of(Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())?)
     }
 
     /// The same for ranks on a GPU, which do not use shm.
     fn mesh_on_gpu(&self) -> Result<Option<Mesh>, String> {
         match (self.mesh()?, self.wire.transport) {
-            (None, Some(_)) => Err("--transport shm is for --engine cpu: cuda goes over nvl, loop or mesh".into()),
+            (None, Some(_)) => {
+                Err("--transport shm is for --engine cpu: cuda goes over nvl, loop, mesh or fabric".into())
+            }
             (mesh, _) => Ok(mesh),
         }
     }
@@ -208,7 +212,11 @@ impl Pair {
                 let mesh = usual.mesh_on_gpu()?;
                 mesh.as_ref().map_or(Ok(None), |mesh| mesh.count(Some(2)))?;
                 // Those of two ranks.
-                let cases = if mesh.is_some() { ["post", "ping", "oneway"].map(String::from).to_vec() } else { vec![] };
+                let cases = if mesh.is_some() {
+                    ["post", "ping", "put_flush", "oneway"].map(String::from).to_vec()
+                } else {
+                    vec![]
+                };
                 Subject::Gpu(knobs.plan(usual, cases)?)
             }
             Engine::Cpu => {

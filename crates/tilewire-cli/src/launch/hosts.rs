@@ -188,10 +188,10 @@ pub fn script(variables: &[(&str, String)], program: &[OsString]) -> Result<Vec<
     // has left in its group is ended.
     script.extend(
         b" 3<&- &\nrank=$!\n\
-          end() { kill -$1 -- -$rank || kill -$1 $rank; }\n\
+          end() { kill -$1 -$rank || kill -$1 $rank; }\n\
           { cat <&3; end TERM; sleep 2; end KILL; } >/dev/null 2>&1 &\nguard=$!\nexec 3<&-\n\
           wait $rank\nstatus=$?\nkill $guard 2>/dev/null\n\
-          [ -z \"$own\" ] || kill -KILL -- -$rank 2>/dev/null\nexit $status\n}\n",
+          [ -z \"$own\" ] || kill -KILL -$rank 2>/dev/null\nexit $status\n}\n",
     );
     if script.len() > LONGEST {
         bail!("the program's arguments and the TILEWIRE_ variables have {} bytes: at most {LONGEST}", script.len());
@@ -211,7 +211,7 @@ fn quoted(text: &OsStr) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{BufRead, Write};
     use std::process::Stdio;
 
     #[test]
@@ -274,9 +274,9 @@ mod tests {
         assert!(start.elapsed().as_secs() < 30);
     }
 
-    /// The process with this number, which a program has printed, ends soon.
-    fn ends(output: &std::process::Output) {
-        let number: u32 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+    /// A process ends soon.
+    fn ends(number: &str) {
+        let number: u32 = number.trim().parse().unwrap();
         let start = std::time::Instant::now();
         // A process that has ended may stay as a zombie, where nobody reaps it.
         let state = || std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -288,14 +288,21 @@ mod tests {
 
     #[test]
     fn children_of_a_program_end_with_it() {
-        // One that ignores the polite signal, when the program ends by itself, and when the launcher is gone.
-        let child = "(trap '' TERM; exec sleep 61) >/dev/null & echo $!;";
-        let output = run(&["sh", "-c", &format!("{child} exit 7")], true);
-        assert_eq!(output.status.code(), Some(7));
-        ends(&output);
-        let output = run(&["sh", "-c", &format!("{child} wait")], false);
-        assert_eq!(output.status.code(), Some(128 + libc::SIGTERM), "{output:?}");
-        ends(&output);
+        // The child ignores the polite signal. Its program ends by itself, or the launcher is gone.
+        for (end, status) in [("exit 7", 7), ("wait", 128 + libc::SIGTERM)] {
+            let text = format!("(trap '' TERM; exec sleep 61) >/dev/null & echo $!; {end}");
+            let script = script(&[], &["sh".into(), "-c".into(), text.into()]).unwrap();
+            let mut shell = Command::new("sh");
+            let mut shell = shell.arg("-s").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut input = shell.stdin.take().unwrap();
+            input.write_all(&script).unwrap();
+            let mut number = String::new();
+            std::io::BufReader::new(shell.stdout.take().unwrap()).read_line(&mut number).unwrap();
+            let input = (status == 7).then_some(input);
+            assert_eq!(shell.wait().unwrap().code(), Some(status));
+            ends(&number);
+            drop(input);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 use std::fmt;
 use std::sync::Arc;
 use tilewire::cuda::Device;
-use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, NvlOptions, ShmOptions};
+use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, NetworkOptions, NvlOptions, ShmOptions, Transport};
 use tilewire::transport::{TransportError, World};
 
 /// The values of `--transport`.
@@ -20,7 +20,7 @@ pub enum Wire {
     Loop,
     /// Ranks of a domain map each other's memory, and post to all others.
     Mesh,
-    /// Every rank is a process, and posts to every other over a network.
+    /// Every rank posts to every other over a network. Ranks on CPUs are processes.
     Fabric,
 }
 
@@ -36,9 +36,9 @@ impl Wire {
     /// The engines whose kernels use it, the default first.
     pub fn engines(self) -> &'static [Engine] {
         match self {
-            Wire::Shm | Wire::Fabric => &[Engine::Cpu],
+            Wire::Shm => &[Engine::Cpu],
             Wire::Nvl => &[Engine::Cuda],
-            Wire::Loop | Wire::Mesh => &[Engine::Cpu, Engine::Cuda],
+            Wire::Loop | Wire::Mesh | Wire::Fabric => &[Engine::Cpu, Engine::Cuda],
         }
     }
 }
@@ -58,6 +58,29 @@ pub struct Apart {
     #[arg(long, value_name = "LISTS", value_parser = Domains::parse,
         help = "Domains of --transport mesh, as '0,1|2,3' [default: two halves]")]
     pub domains: Option<Domains>,
+}
+
+/// The network between ranks.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// The provider of --transport fabric, as tcp or shm. With --transport mesh, threads are joined by it, too
+    #[arg(
+        long,
+        value_name = "NAME",
+        help = "The provider of --transport fabric or mesh, as tcp or shm [default: chosen]"
+    )]
+    pub provider: Option<String>,
+}
+
+impl Network {
+    /// This mesh over the network, if there is a mesh.
+    pub fn of(&self, mesh: Option<Mesh>) -> Result<Option<Mesh>, String> {
+        match (mesh, &self.provider) {
+            (Some(mesh), _) => mesh.joined(self).map(Some),
+            (None, Some(name)) => Err(format!("--provider {name} is for --transport fabric or mesh, not shm")),
+            (None, None) => Ok(None),
+        }
+    }
 }
 
 /// The reordering of posts.
@@ -136,6 +159,14 @@ impl fmt::Display for Domains {
     }
 }
 
+/// Says which network was chosen, on one rank. On stderr: reports are the same over any network.
+fn announced(link: MeshTransport) -> MeshTransport {
+    if link.rank().index() == 0 && link.network().is_some() {
+        eprintln!("tilewire: {link}");
+    }
+    link
+}
+
 /// Ranks that post to each other: threads of this process, or processes joined by a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mesh {
@@ -144,6 +175,8 @@ pub struct Mesh {
     domains: Option<Domains>,
     /// The seed that delays and reorders posts, if any.
     shuffle: Option<u64>,
+    /// The provider of the network, if it is named.
+    provider: Option<String>,
 }
 
 impl Mesh {
@@ -161,7 +194,7 @@ impl Mesh {
             (_, Some(seed)) if wire == Wire::Fabric => {
                 Err(format!("--shuffle {seed} is for --transport loop or mesh: a network has an order of its own"))
             }
-            _ => Ok(posts.then_some(Mesh { wire, domains, shuffle })),
+            _ => Ok(posts.then_some(Mesh { wire, domains, shuffle, provider: None })),
         }
     }
 
@@ -170,16 +203,39 @@ impl Mesh {
         Mesh { shuffle: Some(seed), ..self.clone() }
     }
 
-    /// True if its ranks are always processes.
+    /// The same mesh over this provider of libfabric, if one is named.
+    pub fn over(&self, provider: Option<String>) -> Mesh {
+        Mesh { provider, ..self.clone() }
+    }
+
+    /// The same mesh over the named network, or the reason why it has none.
+    pub fn joined(&self, Network { provider }: &Network) -> Result<Mesh, String> {
+        match (provider, self.shuffle, self.wire) {
+            (Some(name), _, Wire::Loop) => {
+                Err(format!("--provider {name} is for --transport fabric or mesh, not loop"))
+            }
+            (Some(name), Some(seed), _) => {
+                Err(format!("--provider {name} --shuffle {seed}: a network has an order of its own"))
+            }
+            _ => Ok(self.over(provider.clone())),
+        }
+    }
+
+    /// True if its ranks on CPUs are always processes.
     pub fn is_of_processes(&self) -> bool {
         self.wire == Wire::Fabric
+    }
+
+    /// True if threads are joined by a network, too.
+    pub fn is_over_network(&self) -> bool {
+        self.wire == Wire::Fabric || self.wire == Wire::Mesh && self.provider.is_some()
     }
 
     /// Refuses ranks of the wrong kind. `world` is the name of their kind.
     pub fn fits(&self, are_threads: bool, world: &str, engine: Engine) -> Result<(), String> {
         let name = self.name();
         match (are_threads, self.wire, self.shuffle) {
-            (true, Wire::Fabric, _) => Err(format!(
+            (true, Wire::Fabric, _) if engine == Engine::Cpu => Err(format!(
                 "--world {world}: --transport {name} joins processes; use --world processes, or a launcher"
             )),
             (false, Wire::Loop, _) => {
@@ -206,7 +262,8 @@ impl Mesh {
     pub fn words(&self, ranks: usize) -> Vec<String> {
         let name = ["--transport".to_string(), self.name().to_string()];
         let domains = ["--domains".to_string(), self.domains(ranks).to_string()];
-        name.into_iter().chain(domains.into_iter().filter(|_| self.wire == Wire::Mesh)).collect()
+        let provider = self.provider.iter().flat_map(|provider| ["--provider".to_string(), provider.clone()]);
+        name.into_iter().chain(domains.into_iter().filter(|_| self.wire == Wire::Mesh)).chain(provider).collect()
     }
 
     /// The number of ranks: the given one, or as many as the domains list.
@@ -248,12 +305,7 @@ impl Mesh {
             // A launcher's ranks: those of each host are a domain.
             options.domains = None;
         }
-        let link = MeshTransport::rendezvous(world, options)?;
-        if world.rank().index() == 0 && link.network().is_some() {
-            // On stderr: reports are the same over any network.
-            eprintln!("tilewire: {link}");
-        }
-        Ok(link)
+        Ok(announced(MeshTransport::rendezvous(world, options)?))
     }
 
     /// Joins a world of ranks on GPUs. Collective.
@@ -263,7 +315,7 @@ impl Mesh {
         device: &Arc<Device>,
         sizes: NvlOptions,
     ) -> Result<AnyTransport, TransportError> {
-        Ok(MeshTransport::rendezvous_on(world, device, self.options(world.size(), sizes))?.into())
+        Ok(announced(MeshTransport::rendezvous_on(world, device, self.options(world.size(), sizes))?).into())
     }
 
     /// Ranks on a GPU, all played by this thread.
@@ -282,14 +334,18 @@ impl Mesh {
         let ring = self.shuffle.filter(|seed| seed % 2 == 1).map(|_| 1);
         // And every second pair of seeds a thread for the proxy of a CPU rank.
         let thread = self.shuffle.is_some_and(|seed| seed / 2 % 2 == 1);
-        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread, ..MeshOptions::default() }
+        let network = NetworkOptions::default();
+        let network = self.provider.iter().fold(network, |network, provider| network.provider(provider));
+        let over_network = self.is_over_network();
+        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread, over_network, network }
     }
 
     /// For reports: the name, the domains, the seed.
     pub fn describe(&self, ranks: usize) -> String {
         let domains = if self.wire != Wire::Mesh { String::new() } else { format!(" {}", self.domains(ranks)) };
         let shuffled = self.shuffle.map_or(String::new(), |seed| format!(", shuffled by {seed}"));
-        format!("{}{domains}{shuffled}", self.name())
+        let provider = self.provider.as_ref().map_or(String::new(), |provider| format!(" by {provider}"));
+        format!("{}{domains}{provider}{shuffled}", self.name())
     }
 }
 
@@ -331,7 +387,7 @@ mod tests {
 
     #[test]
     fn loops_have_ranks_alone_and_meshes_two_halves() {
-        let of = |wire, ranks| Mesh { wire, domains: None, shuffle: None }.domains(ranks).to_string();
+        let of = |wire, ranks| Mesh { wire, domains: None, shuffle: None, provider: None }.domains(ranks).to_string();
         assert_eq!([of(Wire::Loop, 1), of(Wire::Loop, 3)], ["0", "0|1|2"]);
         assert_eq!([1, 2, 3, 4, 5].map(|ranks| of(Wire::Mesh, ranks)), ["0", "0|1", "0,1|2", "0,1|2,3", "0,1,2|3,4"]);
     }

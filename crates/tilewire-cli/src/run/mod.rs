@@ -36,7 +36,7 @@ pub use data::GROUP;
 pub use hook::Hook;
 #[cfg(test)]
 pub use mesh::Wire;
-pub use mesh::{Apart, CpuWire, Mesh, Shuffle};
+pub use mesh::{Apart, CpuWire, Mesh, Network, Shuffle};
 pub use options::{Options, ROUNDS, Run, Words};
 pub use turns::{run, text_of};
 pub use worlds::{Ranks, everywhere, in_processes};

@@ -4,7 +4,7 @@ use super::agreement::Word;
 use super::case::{Case, protocol_name, rounds_name};
 use super::collective::{Collective, Plan};
 use super::hook::Hook;
-use super::mesh::{Apart, Mesh, Shuffle, Wire};
+use super::mesh::{Apart, Mesh, Network, Shuffle, Wire};
 use super::worlds::Ranks;
 use crate::bench::Size;
 use crate::cli::{collective, listing, one_of};
@@ -114,10 +114,10 @@ pub struct Options {
     /// How the rounds share a launch
     #[arg(long, value_parser = one_of(ROUNDS.map(|rounds| (rounds_name(rounds), rounds))))]
     rounds: Option<Rounds>,
-    /// Where the ranks run: env under a launcher, processes over fabric, otherwise threads
+    /// Where ranks run: env under a launcher, processes over fabric on CPUs, otherwise threads
     #[arg(long)]
     world: Option<Ranks>,
-    /// The engine: cpu over shm, loop, mesh or fabric, cuda over nvl, loop or mesh [default: cpu]
+    /// The engine: cpu goes over all transports but nvl, and cuda over all but shm [default: cpu]
     #[arg(long)]
     engine: Option<Engine>,
     /// The transport; implies the engine
@@ -125,6 +125,8 @@ pub struct Options {
     transport: Option<Wire>,
     #[command(flatten)]
     apart: Apart,
+    #[command(flatten)]
+    network: Network,
     #[command(flatten)]
     shuffle: Shuffle,
     /// Number of launches, with new data each [default: 10]
@@ -162,6 +164,7 @@ impl Options {
             ("--engine", self.engine.is_some()),
             ("--transport", self.transport.is_some()),
             ("--domains", self.apart.domains.is_some()),
+            ("--provider", self.network.provider.is_some()),
             ("--shuffle", self.shuffle.shuffle.is_some()),
             ("--launches", self.launches.is_some()),
             ("--seed", self.seed.is_some()),
@@ -173,9 +176,10 @@ impl Options {
     pub fn run(self, collective: Collective) -> Result<Run, String> {
         let engine = engine_over(self.engine, self.transport)?;
         let mesh = Mesh::of(self.transport, self.apart, self.shuffle)?;
+        let mesh = self.network.of(mesh)?;
         let mut count = self.ranks;
         if let Some(mesh) = &mesh {
-            let usual = if mesh.is_of_processes() { Ranks::Processes } else { Ranks::Threads };
+            let usual = if mesh.is_of_processes() && engine == Engine::Cpu { Ranks::Processes } else { Ranks::Threads };
             let world = self.world.unwrap_or(usual);
             mesh.fits(world == Ranks::Threads, world.name(), engine)?;
             count = mesh.count(count)?;
@@ -223,7 +227,7 @@ fn engine_over(engine: Option<Engine>, transport: Option<Wire>) -> Result<Engine
     match (engine, transport) {
         (Some(engine), Some(wire)) if !wire.engines().contains(&engine) => {
             let (engine, transport) = (engine.name(), wire.name());
-            let fits = "cpu goes over shm, loop, mesh or fabric, cuda goes over nvl, loop or mesh";
+            let fits = "cpu goes over shm, loop, mesh or fabric, cuda goes over nvl, loop, mesh or fabric";
             Err(format!("--engine {engine} does not go over --transport {transport}: {fits}"))
         }
         _ => Ok(engine.or(transport.map(|wire| wire.engines()[0])).unwrap_or(Engine::Cpu)),
@@ -268,8 +272,8 @@ mod tests {
 
     #[test]
     fn an_engine_and_a_transport_that_do_not_fit_are_both_named() {
-        let fits = "cpu goes over shm, loop, mesh or fabric, cuda goes over nvl, loop or mesh";
-        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm"), ("cuda", "fabric")] {
+        let fits = "cpu goes over shm, loop, mesh or fabric, cuda goes over nvl, loop, mesh or fabric";
+        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm")] {
             let why = format!("--engine {of} does not go over --transport {transport}: {fits}");
             for line in [
                 format!("sendrecv --engine {of} --transport {transport}"),
@@ -310,6 +314,8 @@ mod tests {
         assert_eq!(over("gather --transport=mesh --domains=1|0 --shuffle 7"), (2, "mesh 1|0, shuffled by 7".into()));
         assert_eq!(over("all_to_all --transport fabric --ranks 3"), (3, "fabric".into()));
         assert_eq!(over("all_to_all --transport mesh --world processes --ranks 3"), (3, "mesh 0,1|2".into()));
+        assert_eq!(over("all_to_all --transport mesh --ranks 3 --provider tcp"), (3, "mesh 0,1|2 by tcp".into()));
+        assert_eq!(over("all_to_all --transport fabric --engine cuda --provider shm"), (2, "fabric by shm".into()));
         assert_eq!(parsed("all_to_all --transport shm").unwrap().mesh, None);
     }
 
@@ -331,6 +337,10 @@ mod tests {
             ("--transport fabric --shuffle 3", "--shuffle 3 is for --transport loop or mesh"),
             ("--transport mesh --world processes --shuffle 3", "--shuffle 3 is for threads"),
             ("--transport mesh --world env --engine cuda", "on GPUs, --transport mesh joins threads"),
+            ("--transport fabric --world processes --engine cuda", "on GPUs, --transport fabric joins threads"),
+            ("--provider tcp", "--provider tcp is for --transport fabric or mesh, not shm"),
+            ("--transport loop --provider tcp", "--provider tcp is for --transport fabric or mesh, not loop"),
+            ("--transport mesh --provider tcp --shuffle 3", "a network has an order of its own"),
         ] {
             let said = parsed(&format!("all_to_all {line}")).unwrap_err();
             assert!(said.contains(why), "{line}: {said}");

@@ -25,7 +25,7 @@ use tilewire::transport::{RankError, World};
 
 /// Runs it; the status is success if every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
-    let are_processes = run.mesh.as_ref().is_some_and(Mesh::is_of_processes);
+    let are_processes = run.engine == Engine::Cpu && run.mesh.as_ref().is_some_and(Mesh::is_of_processes);
     let usual = if are_processes { Ranks::Processes } else { Ranks::Threads };
     let ranks = run.ranks.unwrap_or_else(|| usual.unless_launched());
     let fits = |mesh: &Mesh| mesh.fits(ranks == Ranks::Threads, ranks.name(), run.engine);

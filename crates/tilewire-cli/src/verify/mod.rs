@@ -19,7 +19,7 @@ pub use self::collectives::quick_plans;
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::cli::{collective, listing};
 use crate::launch::MOST_RANKS;
-use crate::run::{Apart, Collective, CpuWire, Mesh, Ranks, Shuffle, Word, everywhere, in_processes};
+use crate::run::{Apart, Collective, CpuWire, Mesh, Network, Ranks, Shuffle, Word, everywhere, in_processes};
 use crate::table::hanging;
 use anyhow::{Error, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -102,12 +102,15 @@ pub struct Request {
     /// Where the ranks of the collectives run; as processes, nothing else is verified
     #[arg(long, value_enum, default_value_t = Ranks::Threads)]
     pub world: Ranks,
-    /// The transport; over loop, mesh and fabric, only collectives are verified. Ranks over fabric are processes
+    /// The transport; over loop, mesh and fabric, only collectives are verified. On CPUs, ranks over fabric are processes
     #[command(flatten)]
     pub wire: CpuWire,
     /// The domains of a mesh
     #[command(flatten)]
     pub apart: Apart,
+    /// The network of a mesh
+    #[command(flatten)]
+    pub network: Network,
     /// The reordering of posts
     #[command(flatten)]
     pub shuffle: Shuffle,
@@ -200,7 +203,7 @@ impl Request {
             }
             None => {}
             Some(mesh) => {
-                if mesh.is_of_processes() && self.world == Ranks::Threads {
+                if mesh.is_of_processes() && self.engine == Engine::Cpu && self.world == Ranks::Threads {
                     self.world = Ranks::Processes.unless_launched();
                 }
                 mesh.fits(self.world == Ranks::Threads, self.world.name(), self.engine)?;
@@ -218,7 +221,7 @@ impl Request {
 
     /// The domains of ranks that post to each other, if they do.
     fn mesh(&self) -> Result<Option<Mesh>, String> {
-        Mesh::of(self.wire.transport, self.apart.clone(), self.shuffle)
+        self.network.of(Mesh::of(self.wire.transport, self.apart.clone(), self.shuffle)?)
     }
 
     /// The mesh for each seed of reordering.

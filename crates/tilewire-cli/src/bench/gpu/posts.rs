@@ -5,8 +5,10 @@
 //! | `post` | signals that a kernel posts one after the other, each | a hand-written kernel that fills the same ring |
 //! | `post_latency` | the host asks by a word, the kernel answers by a post | the kernel answers by a word |
 //! | `ping` | 8 bytes from kernel to kernel, one way | a hand-written round trip from host to kernel to host |
+//! | `put_flush` | a kernel puts 8 bytes, posts them and a flush, and waits for the flush | the same round trip |
 //! | the others, below 1 MiB | launches over the mesh, with `run` and `sync` | the same between near ranks |
 //! | ... from 1 MiB on | the same | the copies of the carrier alone |
+//! | `oneway` over a network | the same | the same between ranks on CPUs, over the same provider |
 //!
 //! In `post` and `post_latency` the host takes the posts from the ring. The round trip of `ping` crosses the bus as
 //! often as the message does. For the copies of the carrier, this thread copies the bytes that cross, between the same
@@ -18,18 +20,19 @@ use crate::bench::report::Row;
 use crate::bench::size::Size;
 use crate::run::Mesh;
 use anyhow::{Result, bail, ensure};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use tilewire::collective::{Launch, PreparedExchange};
 use tilewire::cuda::{self, Buffer, Device, Foreign, Grid, Seat, Settings, Stream};
-use tilewire::link::{MeshTransport, NvlOptions, NvlTransport, Transport};
+use tilewire::ir::Part;
+use tilewire::link::{MeshTransport, NvlOptions, NvlTransport, ShmOptions, Transport};
 use tilewire::tensor::{Memory, Ring};
-use tilewire::transport::{PeerEndpoint, Rank, There};
-use tilewire::{all_reduce, all_to_all, kernel, recv, send};
+use tilewire::transport::{PeerEndpoint, Rank, There, World};
+use tilewire::{Knobs, Primitive, Tensor, all_reduce, all_to_all, kernel, recv, send};
 
 /// The cases.
-pub const KEYS: [&str; 6] = ["post", "post_latency", "ping", "oneway", "all_to_all", "all_reduce"];
+pub const KEYS: [&str; 7] = ["post", "post_latency", "ping", "put_flush", "oneway", "all_to_all", "all_reduce"];
 
 const TEXT: &str = include_str!("posts.ptx");
 /// Entries of the ring: as many as that of a mesh.
@@ -39,6 +42,11 @@ const POSTS: u64 = 10_000;
 const TRIPS: u64 = 2_000;
 /// The most that a post may take to reach the proxy, in µs.
 const POST_TARGET: f64 = 2.5;
+/// The most that a put with its flush may take over a provider, in µs. For a proxy over a network card of 400 Gbit/s,
+/// 38.6 µs were published by others.
+const PUT_TARGETS: [(&str, f64); 2] = [("shm", 20.0), ("tcp", 38.0)];
+/// The least speed of a message between ranks on a GPU, as a share of that between ranks on CPUs over the same network.
+const CPU_TARGET: f64 = 0.8;
 
 pub fn run(plan: &Plan, mesh: &Mesh) -> Result<Vec<Row>> {
     let device = Device::open(0)?;
@@ -53,8 +61,11 @@ pub fn run(plan: &Plan, mesh: &Mesh) -> Result<Vec<Row>> {
     if wanted("ping") {
         bench.ping()?;
     }
+    if wanted("put_flush") {
+        bench.put_flush()?;
+    }
     let sizes = plan.sizes.clone().unwrap_or_else(|| [8, 64 << 10, 1 << 20, 8 << 20, 64 << 20].map(Size).to_vec());
-    for key in KEYS[3..].iter().filter(|key| wanted(key)) {
+    for key in KEYS[4..].iter().filter(|key| wanted(key)) {
         for size in &sizes {
             bench.messages(key, size.0.max(8).next_multiple_of(8))?;
         }
@@ -165,11 +176,65 @@ impl Posts<'_> {
         median
     }
 
-    fn ping(&mut self) -> Result<()> {
+    /// Two ranks that post to each other.
+    fn pair(&self) -> Result<Vec<MeshTransport>> {
         let links = self.mesh.virtual_ranks(&self.device, 2, NvlOptions::default())?;
         if !links[0].is_far(Rank::new(1)) {
             bail!("--domains {}: the two ranks do not post to each other", self.mesh.domains(2));
         }
+        Ok(links)
+    }
+
+    /// The time from a put until its flush has come back, in one kernel. The kernel of the other rank waits for the
+    /// last put, so that both ranks' threads are awake.
+    fn put_flush(&mut self) -> Result<()> {
+        let links = self.pair()?;
+        let traced = links.iter().map(|link| {
+            let peer = link.rank().after(1, 2);
+            let endpoint = link.endpoint(peer).expect("a peer");
+            let There::Posted(posted) = &endpoint.there else { unreachable!("a far peer") };
+            kernel("put and flush", |k| {
+                let slots = |name, memory| k.slots(name, std::slice::from_ref(memory), PeerEndpoint::SLOT_STRIDE);
+                if link.rank().index() == 1 {
+                    let tail = slots("tail", &endpoint.here.signals.tail);
+                    k.role("wait", 1).run(|r| r.wait(tail.slot(0i64, 0i64), TRIPS as i64));
+                    return;
+                }
+                let queue = k.queue("posts", posted.queue_for(Part::Tail));
+                let outbox = k.region("outbox", std::slice::from_ref(&posted.outbox));
+                let sent = slots("sent", &posted.sent);
+                k.role("put", 1).run(|r| {
+                    r.for_((1, TRIPS as i64 + 1), |i| {
+                        r.each(1, |_| outbox.put(0i64, 0i64, i));
+                        let spans = [(outbox.bank(0i64).part(0i64, 8), r.constant(0i64), r.constant(8i64))];
+                        let (to, lines) = (i64::from(peer.number()), posted.lines);
+                        r.deliver(queue, to, &spans, lines.tail as i64, i);
+                        r.post_flush(queue, to, lines.sent as i64, i);
+                        r.wait(sent.slot(0i64, 0i64), i);
+                    });
+                });
+            })
+        });
+        let traced = traced.collect::<Result<Vec<_>, _>>()?;
+        // As in `ping`, a sample is one launch of new ranks' kernels.
+        let launches = links.iter().zip(&traced).map(|(link, traced)| Launch::new(link, traced));
+        let mut launches = launches.collect::<Result<Vec<_>, _>>()?;
+        let start = Instant::now();
+        launches.iter_mut().try_for_each(|launch| launch.run())?;
+        launches.iter_mut().try_for_each(|launch| launch.sync())?;
+        let ours = start.elapsed().as_secs_f64() * 1e6 / TRIPS as f64;
+        let limit = ("host, kernel, host by hand".to_string(), self.pong()?);
+        let network = links[0].network().map(|choice| choice.provider.clone());
+        let aim = PUT_TARGETS.into_iter().find(|(name, _)| network.as_ref().is_some_and(|is| is.starts_with(name)));
+        let each = aim.map_or(String::new(), |(_, most)| {
+            format!("{} {most} µs", if ours <= most { "at most" } else { "MORE THAN" })
+        });
+        self.push("put and flush of 8 bytes", 8, 2, ours, limit, each, 0.05);
+        Ok(())
+    }
+
+    fn ping(&mut self) -> Result<()> {
+        let links = self.pair()?;
         let traced = links.iter().map(|link| {
             let (me, peer) = (link.rank(), link.rank().after(1, 2));
             let endpoint = link.endpoint(peer).expect("a peer");
@@ -220,14 +285,21 @@ impl Posts<'_> {
         let carried = || links.iter().map(MeshTransport::carried_bytes).sum::<u64>();
         let (ours, launches) = self.launches(key, &links.iter().collect::<Vec<_>>(), bytes)?;
         let crossing = carried() / launches;
-        let limit = if bytes < 1 << 20 {
+        let over_network = links.iter().any(|link| link.network().is_some());
+        let limit = if over_network && key == "oneway" {
+            ("between ranks on CPUs".to_string(), self.between_cpus(bytes)?)
+        } else if bytes < 1 << 20 {
             let near = NvlTransport::virtual_ranks(&self.device, ranks, NvlOptions::default())?;
             ("the same between near ranks".to_string(), self.launches(key, &near.iter().collect::<Vec<_>>(), bytes)?.0)
         } else {
             ("copies of the carrier".to_string(), self.copies(crossing as usize)?)
         };
         let each = format!("{} cross", Size(crossing as usize));
-        let target = if bytes < 1 << 20 { 0.3 } else { 0.5 };
+        let target = match bytes < 1 << 20 {
+            _ if over_network && key == "oneway" => CPU_TARGET,
+            true => 0.3,
+            false => 0.5,
+        };
         self.push(&format!("{key}, {ranks} ranks"), bytes, ranks, ours, limit, each, target);
         Ok(())
     }
@@ -268,6 +340,37 @@ impl Posts<'_> {
             Ok(start.elapsed().as_secs_f64() * 1e6)
         })?;
         Ok((median, launches))
+    }
+
+    /// The median time of a message between two ranks on CPUs over the same network, staged as on a GPU.
+    fn between_cpus(&self, bytes: usize) -> Result<f64> {
+        let (samples, len, start) = (self.samples(), bytes / 8, Barrier::new(2));
+        let knobs = Knobs { primitive: Some(Primitive::Staged), ..Knobs::default() };
+        let times = World::threads(2).run(|world| {
+            let link = self.mesh.transport(&world, ShmOptions::default())?;
+            let me = world.rank().index();
+            let (x, y) = (Tensor::from_fn(len, |i| i as u64), Tensor::<u64>::zeros(len));
+            let mut op = match me {
+                0 => send(&link, &x, Rank::new(1)).config(knobs).build()?,
+                _ => recv(&link, &y, Rank::new(0)).config(knobs).build()?,
+            };
+            op.run()?;
+            let mut times = Vec::new();
+            for _ in 0..samples {
+                start.wait();
+                let begun = Instant::now();
+                op.run()?;
+                start.wait();
+                times.push(begun.elapsed().as_secs_f64() * 1e6);
+            }
+            if me == 1 && y.to_vec() != x.to_vec() {
+                return Err("other bytes have arrived".into());
+            }
+            drop(op);
+            link.close()?;
+            Ok(times)
+        })?;
+        Ok(median(times.into_iter().next().expect("rank 0")))
     }
 
     /// The time of this thread for copying these bytes from pinned memory to pinned memory.

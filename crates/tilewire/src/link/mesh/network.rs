@@ -16,8 +16,9 @@ use crate::transport::proxy::{Carrier, Event, ProxyError, Target, Write};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{Deadline, Rank, TransportError};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The network that was chosen, and the number of bytes that this rank has sent.
 pub(super) struct Chosen {
@@ -41,7 +42,10 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
     let deadline = world.deadline();
     let near = near(world, deadline)?;
     let options = options.clone().near(near).within(world.length(), deadline.remaining());
-    let opened = Opened::new(&half, world.size(), options);
+    let own = Arc::new(Together::default());
+    let shown = world.show("mesh/together", own.clone(), deadline)?;
+    let together = shown.and_then(|shown| shown.into_iter().next()).unwrap_or(own);
+    let opened = Opened::new(&half, world.size(), options, &together);
     let card = opened.as_ref().map(|opened| opened.told.to_bytes()).unwrap_or_default();
     let card = world.all_have("mesh/opened", opened.map(|opened| (opened, card)), deadline);
     let (mut opened, card) = card?;
@@ -55,11 +59,12 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
 #[cfg(feature = "cuda")]
 pub(super) fn join_all(halves: Vec<Half>, options: &NetworkOptions) -> Result<Vec<MeshTransport>, TransportError> {
     let options = options.clone().near(Some(HERE)).within(Some(Deadline::DEFAULT), Some(Deadline::DEFAULT));
-    let open = |half: &Half| Opened::new(half, halves.len(), options.clone());
+    let together = Arc::new(Together::default());
+    let open = |half: &Half| Opened::new(half, halves.len(), options.clone(), &together);
     let mut opened = halves.iter().map(open).collect::<Result<Vec<Opened>, _>>()?;
     let cards: Vec<Vec<u8>> = opened.iter().map(|opened| opened.told.to_bytes()).collect();
     let far = halves.iter().map(|half| heard(half, &cards)).collect::<Result<Vec<_>, _>>()?;
-    let carriers = opened.iter_mut().zip(&far).map(|(opened, far)| (&mut opened.carrier, cards_of(far)));
+    let carriers = opened.iter_mut().zip(&far).map(|(opened, far)| (&mut *opened.carrier, cards_of(far)));
     connect_all(&mut carriers.collect::<Vec<_>>())?;
     for ((opened, half), far) in opened.iter_mut().zip(&halves).zip(&far) {
         opened.accept(half, far)?;
@@ -98,9 +103,41 @@ fn near_of(rank: usize, said: &[Option<[IpAddr; 2]>]) -> Option<IpAddr> {
     }
 }
 
+/// The carriers of ranks of one process that have left. They are closed together, when the last rank has left: some
+/// providers use the memory of other endpoints of their process directly, and a rank that still polls must find it.
+#[derive(Default)]
+struct Together(Mutex<Vec<FabricCarrier>>);
+
+/// A carrier that is closed together with those of the other ranks of its process.
+struct Kept {
+    /// There until it is dropped.
+    carrier: Option<FabricCarrier>,
+    together: Arc<Together>,
+}
+
+impl Deref for Kept {
+    type Target = FabricCarrier;
+
+    fn deref(&self) -> &FabricCarrier {
+        self.carrier.as_ref().expect("it is not dropped")
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut FabricCarrier {
+        self.carrier.as_mut().expect("it is not dropped")
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.together.0.lock().unwrap_or_else(PoisonError::into_inner).extend(self.carrier.take());
+    }
+}
+
 /// A carrier that is not connected.
 struct Opened {
-    carrier: FabricCarrier,
+    carrier: Kept,
     told: Told,
 }
 
@@ -116,8 +153,14 @@ struct Told {
 }
 
 impl Opened {
-    fn new(half: &Half, ranks: usize, options: NetworkOptions) -> Result<Opened, TransportError> {
-        let (mut carrier, card) = FabricCarrier::open(options, half.rank().index(), ranks)?;
+    fn new(
+        half: &Half,
+        ranks: usize,
+        options: NetworkOptions,
+        together: &Arc<Together>,
+    ) -> Result<Opened, TransportError> {
+        let (carrier, card) = FabricCarrier::open(options, half.rank().index(), ranks)?;
+        let mut carrier = Kept { carrier: Some(carrier), together: together.clone() };
         let mut place = |memory: &Memory| carrier.register(memory);
         let lines = place(&half.far.lines)?;
         let staging = half.far.peers.iter().map(|peer| match peer {
@@ -193,7 +236,7 @@ impl Told {
 
 /// A carrier that counts the bytes it sends.
 struct Counted {
-    carrier: FabricCarrier,
+    carrier: Kept,
     bytes: Arc<AtomicU64>,
 }
 

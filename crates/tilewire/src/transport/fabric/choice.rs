@@ -7,6 +7,7 @@ use super::trial::Trial;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tilewire_fabric::{Domain, Endpoint, EndpointOptions, FabricError, Library, Provider, Query};
 
 /// The providers that are tried, in this order, when the user names none. `shm` is not one of them, because ranks of
@@ -14,6 +15,10 @@ use tilewire_fabric::{Domain, Endpoint, EndpointOptions, FabricError, Library, P
 const CANDIDATES: [&str; 4] = ["verbs", "efa", "cxi", "tcp"];
 /// Providers that do not use IP addresses.
 const WITHOUT_IP: [&str; 3] = ["efa", "cxi", "shm"];
+
+/// How long to wait until the library lists the interface at which this rank reaches the store, and between two looks.
+const LISTED: Duration = Duration::from_millis(1500);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The side that confirms that the bytes of a write are in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +131,20 @@ fn devices(library: Library, name: &str, options: &FabricOptions) -> Result<Vec<
     let device = options.address.as_ref().filter(|_| !is_ip);
     let address = options.address.clone().filter(|_| is_ip && !WITHOUT_IP.contains(&name));
     let query = Query { provider: Some(name.to_string()), address, ordered: false };
-    let mut all = Provider::list(library, &query).map_err(|error| error.to_string())?;
+    let since = Instant::now();
+    let mut all = loop {
+        let all = Provider::list(library, &query).map_err(|error| error.to_string())?;
+        // The library lists an interface only some time after it came up. Packets may also be forwarded to this host,
+        // so that no interface has the address.
+        let missing = options.near.filter(|near| {
+            let is_listed = all.iter().any(|provider| provider.address() == Some(*near));
+            options.address.is_none() && !WITHOUT_IP.contains(&name) && !near.is_loopback() && !is_listed
+        });
+        if missing.is_none() || since.elapsed() > LISTED {
+            break all;
+        }
+        std::thread::sleep(LOOK);
+    };
     let names: Vec<String> = all.iter().map(Provider::device).collect();
     all.retain(|provider| device.is_none_or(|device| provider.device() == *device));
     if all.is_empty() {
