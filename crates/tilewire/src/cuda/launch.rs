@@ -352,6 +352,7 @@ impl Launch {
     /// Puts a launch into the graph that others capture from their stream.
     fn capture_on(&mut self, on: &ForeignStream) -> Result<(), CudaError> {
         self.ready()?;
+        self.claim()?;
         let (stream, kept) = (&self.stream, &self.kept);
         let mut block = self.block.clone();
         let turn = match &kept.busy {
@@ -375,7 +376,6 @@ impl Launch {
                 });
             }
         };
-        self.claim()?;
         on.graph_keeps(kept.clone())?;
         turn.map_or(Ok(()), |turn| on.wait_in_graph(turn))?;
         self.order(block, Some(on.clone())).submit()?;

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! The **busy word** lies in device memory and is 0 while no launch of its transport runs. Every role copy of a launch
-//! adds [`BusyEntry::enters`] when it begins and [`BusyEntry::leaves`] when it ends, and the last one to end takes back
+//! adds [`BusyEntry::enters`] when it begins and [`BusyEntry::LEAVES`] when it ends, and the last one to end takes back
 //! what all have added. So the word is `n` entered role copies, below the copies that have ended, below the sum of their
 //! launches' tags:
 //!
