@@ -20,6 +20,7 @@ pub fn find() -> Option<&'static Path> {
     }
 }
 
+#[allow(dead_code)] // Some of the crates that include this file have one provider alone.
 /// The provider to use where a test says `tcp`: this one, or what `TILEWIRE_TEST_NETWORK` names (`.ci/verbs` does).
 pub fn in_place_of(provider: &str) -> String {
     match std::env::var("TILEWIRE_TEST_NETWORK") {
