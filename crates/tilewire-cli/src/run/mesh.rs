@@ -6,7 +6,7 @@ use clap::Args;
 use std::fmt;
 use std::sync::Arc;
 use tilewire::cuda::Device;
-use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, NvlOptions, ShmOptions};
+use tilewire::link::{AnyTransport, MeshOptions, MeshTransport, NetworkOptions, NvlOptions, ShmOptions};
 use tilewire::transport::{TransportError, World};
 
 /// The values of `--transport`.
@@ -144,6 +144,8 @@ pub struct Mesh {
     domains: Option<Domains>,
     /// The seed that delays and reorders posts, if any.
     shuffle: Option<u64>,
+    /// The provider of the network, if it is named.
+    provider: Option<String>,
 }
 
 impl Mesh {
@@ -161,13 +163,23 @@ impl Mesh {
             (_, Some(seed)) if wire == Wire::Fabric => {
                 Err(format!("--shuffle {seed} is for --transport loop or mesh: a network has an order of its own"))
             }
-            _ => Ok(posts.then_some(Mesh { wire, domains, shuffle })),
+            _ => Ok(posts.then_some(Mesh { wire, domains, shuffle, provider: None })),
         }
     }
 
     /// The same mesh with posts reordered by this seed.
     pub fn shuffled(&self, seed: u64) -> Mesh {
         Mesh { shuffle: Some(seed), ..self.clone() }
+    }
+
+    /// The same mesh over this provider of libfabric, if one is named.
+    pub fn over(&self, provider: Option<String>) -> Mesh {
+        Mesh { provider, ..self.clone() }
+    }
+
+    /// The provider, if it is named.
+    pub fn provider(&self) -> Option<&str> {
+        self.provider.as_deref()
     }
 
     /// True if its ranks are always processes.
@@ -206,7 +218,8 @@ impl Mesh {
     pub fn words(&self, ranks: usize) -> Vec<String> {
         let name = ["--transport".to_string(), self.name().to_string()];
         let domains = ["--domains".to_string(), self.domains(ranks).to_string()];
-        name.into_iter().chain(domains.into_iter().filter(|_| self.wire == Wire::Mesh)).collect()
+        let provider = self.provider.iter().flat_map(|provider| ["--provider".to_string(), provider.clone()]);
+        name.into_iter().chain(domains.into_iter().filter(|_| self.wire == Wire::Mesh)).chain(provider).collect()
     }
 
     /// The number of ranks: the given one, or as many as the domains list.
@@ -282,7 +295,9 @@ impl Mesh {
         let ring = self.shuffle.filter(|seed| seed % 2 == 1).map(|_| 1);
         // And every second pair of seeds a thread for the proxy of a CPU rank.
         let thread = self.shuffle.is_some_and(|seed| seed / 2 % 2 == 1);
-        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread, ..MeshOptions::default() }
+        let network = NetworkOptions::default();
+        let network = self.provider.iter().fold(network, |network, provider| network.provider(provider));
+        MeshOptions { domains, sizes, ring, seed: self.shuffle, thread, network }
     }
 
     /// For reports: the name, the domains, the seed.
@@ -331,7 +346,7 @@ mod tests {
 
     #[test]
     fn loops_have_ranks_alone_and_meshes_two_halves() {
-        let of = |wire, ranks| Mesh { wire, domains: None, shuffle: None }.domains(ranks).to_string();
+        let of = |wire, ranks| Mesh { wire, domains: None, shuffle: None, provider: None }.domains(ranks).to_string();
         assert_eq!([of(Wire::Loop, 1), of(Wire::Loop, 3)], ["0", "0|1|2"]);
         assert_eq!([1, 2, 3, 4, 5].map(|ranks| of(Wire::Mesh, ranks)), ["0", "0|1", "0,1|2", "0,1|2,3", "0,1,2|3,4"]);
     }
