@@ -177,7 +177,7 @@ impl<'l> Launch<'l> {
         }
         match &mut self.engine {
             Engine::Cpu(prepared) => match prepared.run_through() {
-                Ok(()) => self.drain(),
+                Ok(()) => self.after_posts(Proxy::leave),
                 Err(error) => Err(self.failed(error.into())),
             },
             Engine::Gpu(launch) => launch.start().map_err(|error| self.failed(error.into())),
@@ -227,11 +227,11 @@ impl<'l> Launch<'l> {
         Ok(())
     }
 
-    /// Waits until everything that the launch posted is delivered.
-    fn drain(&self) -> Result<(), RunError> {
+    /// Waits for what the launch posted.
+    fn after_posts(&self, wait: fn(&Proxy, Deadline) -> Result<(), TransportError>) -> Result<(), RunError> {
         for proxy in self.proxies() {
             let deadline = self.deadline.map_or(Deadline::never(), Deadline::after);
-            proxy.drain(deadline).map_err(|error| self.failed(error.into()))?;
+            wait(proxy, deadline).map_err(|error| self.failed(error.into()))?;
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl<'l> Launch<'l> {
         // The stream is empty: whichever launches of this rank there were, they are over.
         self.proxies().for_each(|proxy| proxy.landed());
         ended.map_err(|error| self.failed(error.into()))?;
-        self.drain()
+        self.after_posts(Proxy::drain)
     }
 
     /// The kernel as it was traced. The names of the memory it waits on say which rank it waits for.

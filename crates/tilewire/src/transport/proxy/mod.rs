@@ -18,7 +18,8 @@
 //!   release store of the slot, so all earlier posts to the peer are read before the waiting role overwrites their
 //!   sources.
 //! - **Waiting threads drive the proxy**: any thread of the rank calls [`Proxy::step`] in every unready round of a
-//!   wait. The call returns immediately if another thread is inside. A launch ends with [`Proxy::drain`].
+//!   wait. The call returns immediately if another thread is inside. A launch ends with `Proxy::leave`, and a transport
+//!   with [`Proxy::drain`].
 //!   `Proxy::settle` runs before a wait is judged to be in vain, because a post reaches the peer's slots only when both
 //!   proxies have run.
 //! - **A thread of the rank** (`thread.rs`) drives the proxy when no waiting thread does: while kernels of a GPU wait,
@@ -45,7 +46,7 @@ use super::deadline::Deadline;
 use super::departures::Departures;
 use super::doorbell::Doorbell;
 use super::rendezvous::TransportError;
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, TryLockError, sleep, yield_now};
 use crate::tensor::{Memory, NoticeKind, Posted, PostedNotice, PostedSpan, Ring};
 use duty::Duty;
 use std::collections::hash_map::Entry;
@@ -87,6 +88,8 @@ pub struct Proxy {
     departures: Option<Departures>,
     /// The duty of the rank's thread, if it has one.
     duty: OnceLock<Arc<Duty>>,
+    /// Counts the steps of all threads but the rank's own thread.
+    driven: AtomicUsize,
 }
 
 /// The parts of a rank from which its proxy is made.
@@ -203,6 +206,7 @@ impl Proxy {
             aborts,
             departures: None,
             duty: OnceLock::new(),
+            driven: AtomicUsize::new(0),
         }
     }
 
@@ -249,7 +253,14 @@ impl Proxy {
     }
 
     /// Makes progress, unless another thread is already doing so. Returns true if this call made any.
+    #[inline]
     pub fn step(&self) -> bool {
+        self.drives();
+        self.step_uncounted()
+    }
+
+    /// As [`step`](Self::step), for the rank's own thread.
+    fn step_uncounted(&self) -> bool {
         let progress = match self.state.try_lock() {
             Ok(mut state) => self.step_inside(&mut state),
             Err(TryLockError::WouldBlock) => {
@@ -270,6 +281,19 @@ impl Proxy {
             self.doorbell.ring();
         }
         progress
+    }
+
+    /// Says that the calling thread, which is not the rank's own, drives the proxy.
+    #[inline]
+    fn drives(&self) {
+        // Relaxed: the number only tells the rank's thread to stay out of the way. Two threads that add at the same
+        // time may count once, which changes the number all the same.
+        self.driven.store(self.driven.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A number that changes whenever a thread other than the rank's own makes a step.
+    fn driven(&self) -> usize {
+        self.driven.load(Ordering::Relaxed)
     }
 
     /// Takes everything that has arrived so far, and waits for its turn if another thread is inside. Returns true if
@@ -295,15 +319,41 @@ impl Proxy {
     /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport breaks
     /// first.
     pub fn drain(&self, deadline: Deadline) -> Result<(), TransportError> {
+        self.drive_until(deadline, State::left)
+    }
+
+    /// Makes progress until a launch may return. That is when everything it posted is delivered, unless the rank has a
+    /// thread that polls. Then the carrier must only have taken it, and the thread sees to the rest.
+    ///
+    /// Nothing that is under way then reads memory of the user: roles that post an input in place wait for a flush of
+    /// their own. Outboxes are written again only when the receiver has said that it has read their last bytes.
+    pub(crate) fn leave(&self, deadline: Deadline) -> Result<(), TransportError> {
+        let hands_on = self.duty.get().is_some_and(|duty| duty.polls());
+        self.drive_until(deadline, if hands_on { State::held } else { State::left })
+    }
+
+    /// Makes progress until the ring is empty and `left` finds no post.
+    fn drive_until(
+        &self,
+        deadline: Deadline,
+        left: impl Fn(&State) -> Option<(usize, usize)>,
+    ) -> Result<(), TransportError> {
         let mut idle = 0;
         loop {
+            self.drives();
             let mut state = self.enter()?;
             let progress = self.step_inside(&mut state);
             if let Some(error) = self.error() {
                 return Err(error.clone().into());
             }
-            let Some((peer, posts)) = state.left() else { return Ok(()) };
+            let (is_empty, posts) = (state.ring.is_empty(), left(&state));
             drop(state);
+            let (peer, posts) = match posts {
+                Some(posts) => posts,
+                None if is_empty => return Ok(()),
+                // There were more entries than one step takes.
+                None => continue,
+            };
             if let Some(cause) = self.aborts.get(self.rank).and_then(Abort::get) {
                 return Err(TransportError::Broken { cause });
             }
@@ -606,9 +656,17 @@ impl State {
 
     /// A peer with undelivered posts, and the number of those posts.
     fn left(&self) -> Option<(usize, usize)> {
+        self.some_of(|peer| peer.held.len() + peer.under_way.len())
+    }
+
+    /// A peer with posts that the carrier has not taken, and the number of those posts.
+    fn held(&self) -> Option<(usize, usize)> {
+        self.some_of(|peer| peer.held.len())
+    }
+
+    fn some_of(&self, posts: impl Fn(&Peer) -> usize) -> Option<(usize, usize)> {
         let of = |(number, peer): (usize, &Option<Peer>)| {
-            let peer = peer.as_ref()?;
-            let posts = peer.held.len() + peer.under_way.len();
+            let posts = posts(peer.as_ref()?);
             (posts > 0).then_some((number, posts))
         };
         self.peers.iter().enumerate().find_map(of)
