@@ -241,9 +241,9 @@ impl<'l> Launch<'l> {
     }
 
     /// Waits until all launches have ended and what they posted is delivered, and reports how they ended. On the CPU
-    /// that was so when they returned.
+    /// they ended when they returned, but over a network their posts may still be on their way.
     pub fn sync(&mut self) -> Result<(), RunError> {
-        let Engine::Gpu(launch) = &mut self.engine else { return Ok(()) };
+        let Engine::Gpu(launch) = &mut self.engine else { return self.after_posts(Proxy::drain) };
         let ended = launch.sync();
         // The stream is empty: whichever launches of this rank there were, they are over.
         self.proxies().for_each(|proxy| proxy.landed());

@@ -29,6 +29,7 @@
 mod carrier;
 mod duty;
 mod error;
+mod leave;
 mod loop_carrier;
 mod registered;
 mod thread;
@@ -322,16 +323,6 @@ impl Proxy {
         self.drive_until(deadline, State::left)
     }
 
-    /// Makes progress until a launch may return. That is when everything it posted is delivered, unless the rank has a
-    /// thread that polls. Then the carrier must only have taken it, and the thread sees to the rest.
-    ///
-    /// Nothing that is under way then reads memory of the user: roles that post an input in place wait for a flush of
-    /// their own. Outboxes are written again only when the receiver has said that it has read their last bytes.
-    pub(crate) fn leave(&self, deadline: Deadline) -> Result<(), TransportError> {
-        let hands_on = self.duty.get().is_some_and(|duty| duty.polls());
-        self.drive_until(deadline, if hands_on { State::held } else { State::left })
-    }
-
     /// Makes progress until the ring is empty and `left` finds no post.
     fn drive_until(
         &self,
@@ -437,10 +428,15 @@ impl Proxy {
 
 impl State {
     fn step(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
+        // New posts go before arrivals are looked at: a peer waits for them.
+        self.take(progress)?;
+        self.advance_all(progress, moved)?;
         self.poll(progress, moved)?;
-        for peer in 0..self.peers.len() {
-            self.advance(peer, progress, moved)?;
-        }
+        self.advance_all(progress, moved)
+    }
+
+    /// Takes posts from the ring.
+    fn take(&mut self, progress: &mut bool) -> Result<(), ProxyError> {
         // Held posts wait only for the carrier, so leaving other posts in the ring cannot deadlock.
         let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
         for _ in 0..if room { BATCH } else { 0 } {
@@ -450,10 +446,16 @@ impl State {
             let peer = self.check(&post)?;
             let held = Held { post, after: self.next };
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
-            queue.push_back(held);
-            self.advance(peer, progress, moved)?;
+            // Bytes go before credits: a peer waits for bytes, and rarely for the last credit. Credits cannot starve,
+            // because bytes need credits of the peer, too.
+            let credits = queue.iter().rev().take_while(|held| held.is_credit()).count();
+            queue.insert(queue.len() - if held.is_delivery() { credits } else { 0 }, held);
         }
         Ok(())
+    }
+
+    fn advance_all(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
+        (0..self.peers.len()).try_for_each(|peer| self.advance(peer, progress, moved))
     }
 
     /// Takes the events that the carrier reports.
@@ -657,11 +659,6 @@ impl State {
     /// A peer with undelivered posts, and the number of those posts.
     fn left(&self) -> Option<(usize, usize)> {
         self.some_of(|peer| peer.held.len() + peer.under_way.len())
-    }
-
-    /// A peer with posts that the carrier has not taken, and the number of those posts.
-    fn held(&self) -> Option<(usize, usize)> {
-        self.some_of(|peer| peer.held.len())
     }
 
     fn some_of(&self, posts: impl Fn(&Peer) -> usize) -> Option<(usize, usize)> {
