@@ -171,7 +171,7 @@ impl Duty {
             let now = driven();
             if self.stays_out() && now != steps {
                 (steps, last) = (now, Instant::now());
-                self.bell.sleep(|| self.calls.load(Ordering::Acquire) != seen, DRIVEN_NAP);
+                self.bell.nap(|| self.calls.load(Ordering::Acquire) != seen, DRIVEN_NAP);
                 continue;
             }
             if step() {
@@ -191,7 +191,12 @@ impl Duty {
                         progress |= step();
                         progress || self.calls.load(Ordering::Acquire) != seen
                     };
-                    self.bell.sleep(ready, most);
+                    // The bell of a thread that polls is rung by calls alone. Looking again and again within a nap
+                    // would take an idle rank more than a percent of a processor.
+                    match self.polls {
+                        true => self.bell.nap(ready, most),
+                        false => _ = self.bell.sleep(ready, most),
+                    }
                     if progress {
                         last = Instant::now();
                     }
