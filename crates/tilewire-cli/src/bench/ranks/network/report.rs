@@ -6,7 +6,7 @@ use super::rival::{Aim, Rival};
 use crate::bench::Size;
 use crate::bench::plot::{Panel, titled};
 use crate::bench::report::{Row, duration};
-use crate::table::Table;
+use crate::table::{Table, hanging};
 
 const HEAD: [&str; 7] = ["ours", "its speed", "against", "that one's", "ratio", "pairs", "aim"];
 
@@ -67,7 +67,7 @@ pub fn table(contests: &[Contest]) -> String {
         table.title(contest.title());
         for Line { ours, own, rival, score, ratio, pairs, aim } in contest.lines() {
             let aim = match &score.skipped {
-                Some(why) => format!("skipped: {why}"),
+                Some(_) => SKIPPED.to_string(),
                 None => aim.verdict(ratio),
             };
             table.row([
@@ -80,12 +80,32 @@ pub fn table(contests: &[Contest]) -> String {
                 aim,
             ]);
         }
-        for (ours, why) in contest.absent() {
+        for (ours, _) in contest.absent() {
             let dash = || "-".to_string();
-            table.row([ours.into(), dash(), dash(), dash(), dash(), dash(), format!("skipped: {why}")]);
+            table.row([ours.into(), dash(), dash(), dash(), dash(), dash(), SKIPPED.into()]);
         }
     }
-    format!("{table}{FOOTNOTE}")
+    let reasons: String = skipped(contests).into_iter().map(|reason| reason + "\n").collect();
+    format!("{table}{FOOTNOTE}{reasons}")
+}
+
+const SKIPPED: &str = "skipped";
+
+/// Why rows are without figures, each reason once.
+fn skipped(contests: &[Contest]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for score in contests.iter().flat_map(|contest| &contest.scores) {
+        let (name, why) = match (score.entrant, &score.skipped) {
+            (Entrant::Rival(rival), Some(why)) => (rival.name(), why.as_str()),
+            (Entrant::Absent(ours, why), _) => (ours, why),
+            _ => continue,
+        };
+        let reason = hanging(&format!("{name}: "), &format!("{SKIPPED}: {why}"));
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    reasons
 }
 
 const FOOTNOTE: &str = "\
@@ -186,8 +206,10 @@ mod tests {
             "one way, 1MiB among 2 processes over tcp;ofi_rxm",
             "direct 5.24 GB/s fi_writedata, 8 under way 5.52 GB/s 0.95 7 0.90, met",
             "staged 3.50 GB/s fi_writedata, 8 under way 5.52 GB/s 0.63 7 0.65, missed",
-            "direct 5.24 GB/s Open MPI, TCP - - 0 skipped: not installed",
-            "bulk - - - - - skipped: there are no columns",
+            "direct 5.24 GB/s Open MPI, TCP - - 0 skipped",
+            "bulk - - - - - skipped",
+            "Open MPI, TCP: skipped: not installed",
+            "bulk: skipped: there are no columns",
         ] {
             assert!(lines.iter().any(|line| line == must), "no '{must}' in\n{text}");
         }
