@@ -139,7 +139,7 @@ pub(crate) mod models {
     fn served() -> (Arc<Served>, thread::JoinHandle<()>) {
         let served = Arc::new(Served::new());
         let other = served.clone();
-        (served, thread::spawn(move || other.duty.serve(|| other.step(), || false)))
+        (served, thread::spawn(move || other.duty.serve(|| other.step(), || false, || 0)))
     }
 
     /// A waiting thread that has posted hands the proxy over and sleeps until its slot moves.

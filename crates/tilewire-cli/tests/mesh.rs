@@ -1,11 +1,17 @@
 //! `--transport loop` and `--transport mesh` as users meet them: ranks that post to each other.
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// The status, stdout and stderr of a command, outside any launcher.
 fn tilewire(line: &str) -> (i32, String, String) {
+    tilewire_with(line, &[])
+}
+
+/// The same with more variables in the environment.
+fn tilewire_with(line: &str, variables: &[(&str, &Path)]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
-    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.args(line.split_whitespace()).envs(variables.iter().copied()).stdin(Stdio::null());
     for variable in ["TILEWIRE_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"] {
         command.env_remove(variable);
     }
@@ -105,6 +111,42 @@ fn threads_are_joined_by_the_provider_that_is_named() {
         assert!(status.success() && out.ends_with(&format!("every byte right over {over}\n")), "{line}: {out}{err}");
         let provider = over.rsplit(' ').next().unwrap();
         assert!(out.contains(threads) && err.contains(&format!("joined by {provider}")), "{line}: {out}{err}");
+    }
+}
+
+/// Between processes. Rivals that are not installed have their rows, too.
+#[test]
+fn benchmarks_over_a_network_have_a_row_for_every_rival() {
+    let Some(library) = tilewire_testkit::libfabric::find() else { return };
+    let both = ["Open MPI, TCP", "Open MPI, libfabric"];
+    for (line, words) in [
+        (
+            "bench sendrecv --transport fabric --sizes 256KiB --quick",
+            &[
+                "ping-pong, 8B among 2 processes over tcp",
+                "one way, 256KiB among 2 processes over tcp",
+                "direct",
+                "staged",
+                "fi_inject_writedata",
+                "fi_writedata, 8 under way",
+                "raw TCP",
+            ][..],
+        ),
+        ("bench sendrecv --transport fabric --provider shm --sizes 64KiB --quick", &["over shm", "staged"]),
+        (
+            "bench all_reduce --transport fabric --ranks 3 --sizes 64KiB --quick",
+            &["all_reduce, 64KiB among 3 processes"],
+        ),
+        (
+            "bench all_to_all --transport fabric --sizes 64KiB --quick",
+            &["all_to_all, 64KiB among 2 processes", "direct"],
+        ),
+    ] {
+        let (code, out, err) = tilewire_with(line, &[("TILEWIRE_LIBFABRIC", library)]);
+        assert_eq!(code, 0, "tilewire {line}: {err}");
+        for word in words.iter().chain(&both) {
+            assert!(out.contains(word), "tilewire {line}: no '{word}' in\n{out}");
+        }
     }
 }
 

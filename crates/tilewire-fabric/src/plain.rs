@@ -5,7 +5,7 @@ use crate::domain::{Domain, Region};
 use crate::endpoint::{Completion, Endpoint, EndpointOptions, Posted, Remote, Source};
 use crate::error::{CompletionError, FabricError};
 use crate::provider::Provider;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -68,7 +68,10 @@ impl From<FabricError> for PlainError {
     }
 }
 
-/// A block of zeroed memory.
+/// The byte that the memory of an end is filled with.
+const FILLED: u8 = 0x5a;
+
+/// A block of memory.
 struct Block(NonNull<u8>, Layout);
 
 // SAFETY: only the provider touches the bytes.
@@ -92,7 +95,10 @@ impl Plain {
         let endpoint = Endpoint::open(&Domain::open(provider)?, &EndpointOptions::default())?;
         let layout = Layout::from_size_align(bytes.max(8), 4096).map_err(|_| PlainError::Bytes { bytes, most: 0 })?;
         // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(PlainError::Bytes { bytes, most: 0 })?;
+        let start = NonNull::new(unsafe { alloc(layout) }).ok_or(PlainError::Bytes { bytes, most: 0 })?;
+        // Memory that was never written is one page of zeros again and again, which would stay in the nearest cache.
+        // SAFETY: the block has this size, and nobody else knows it yet.
+        unsafe { start.write_bytes(FILLED, layout.size()) };
         let block = Arc::new(Block(start, layout));
         // SAFETY: the region keeps the block, and no reference to its bytes is ever made.
         let region = unsafe { endpoint.register(start, layout.size(), key, block)? };

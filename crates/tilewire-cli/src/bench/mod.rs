@@ -23,7 +23,7 @@ use crate::memory::{self, TooMuch};
 use anyhow::{Context, Result};
 use interleaved::Effort;
 use plot::Panel;
-use ranks::{COLLECTIVES, CollectivePlan, Heat, PairPlan};
+use ranks::{COLLECTIVES, CollectivePlan, Heat, NetworkPlan, PairPlan};
 use report::Row;
 use std::fs::File;
 use std::io::{Write, stdout};
@@ -57,6 +57,8 @@ pub enum Subject {
     Gpu(gpu::Plan),
     /// Collectives.
     Collectives(CollectivePlan),
+    /// Processes that are joined by a network.
+    Network(NetworkPlan),
     /// Everything on the CPU.
     All {
         /// True to only test that it works.
@@ -110,6 +112,7 @@ impl Subject {
             Subject::Kernels { sizes, .. } => (sizes, 1),
             Subject::Sendrecv(plan) => (&plan.sizes, 2),
             Subject::Collectives(plan) => (&plan.sizes, plan.ranks),
+            Subject::Network(plan) => (&plan.sizes, plan.ranks),
             Subject::Gpu(_) | Subject::All { .. } => return Ok(()),
         };
         let largest = sizes.iter().flatten().map(|size| size.0).max().unwrap_or(0);
@@ -140,6 +143,7 @@ impl Subject {
             Subject::Sendrecv(plan) => vec![Subject::Sendrecv(plan.clone())],
             Subject::Gpu(plan) => vec![Subject::Gpu(plan.clone())],
             Subject::Collectives(plan) => vec![Subject::Collectives(plan.clone())],
+            Subject::Network(plan) => vec![Subject::Network(plan.clone())],
         }
     }
 }
@@ -154,6 +158,12 @@ fn measure(subject: &Subject) -> Result<Measured> {
         Subject::Kernels { sizes, cases, quick } => measure_kernels(sizes.as_deref(), cases, *quick),
         Subject::Sendrecv(plan) => Ok(of_heats(ranks::sendrecv(plan)?, ranks::pair_table)),
         Subject::Collectives(plan) => Ok(of_heats(ranks::collectives(plan)?, ranks::collective_table)),
+        Subject::Network(plan) => {
+            let contests = ranks::network(plan)?;
+            // Only rank 0 has results.
+            let table = if contests.is_empty() { String::new() } else { ranks::network_table(&contests) };
+            Ok(Measured { table, rows: ranks::network_rows(&contests), panels: ranks::network_panels(&contests) })
+        }
         Subject::Gpu(plan) => {
             let rows = gpu::run(plan)?;
             Ok(Measured { table: report::table(&rows), panels: gpu::panels(&rows), rows })

@@ -1,6 +1,6 @@
 //! The arguments of `tilewire bench`.
 
-use super::ranks::{COLLECTIVES, CollectivePlan, Kind, PairPlan, check_pair_key};
+use super::ranks::{COLLECTIVES, CollectivePlan, Kind, NetworkPlan, NetworkWork, PairPlan, check_pair_key};
 use super::{Bench, Size, Subject, gpu, kernels};
 use crate::run::{Apart, CpuWire, Mesh, Network, Shuffle};
 use crate::verify::Engine;
@@ -82,7 +82,7 @@ pub struct Pair {
 pub struct Collective {
     #[command(flatten)]
     usual: Usual,
-    /// Number of ranks, all of them threads, on the CPU [default: 2]
+    /// Number of ranks on the CPU: threads, or processes over --transport fabric [default: 2]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(2..=MOST_RANKS))]
     ranks: Option<usize>,
     #[command(flatten)]
@@ -132,6 +132,13 @@ impl Usual {
     /// The domains of ranks that post to each other, if they do.
     fn mesh(&self) -> Result<Option<Mesh>, String> {
         self.network.of(Mesh::of(self.wire.transport, self.apart.clone(), Shuffle::default())?)
+    }
+
+    /// The plan of a measurement over a network. `name` is the subject's.
+    fn network(self, mesh: Mesh, name: &str, ranks: usize) -> Result<Subject, String> {
+        let what = NetworkWork::named(name)?;
+        let Usual { sizes, quick, .. } = self;
+        Ok(Subject::Network(NetworkPlan { what, ranks, mesh, sizes, quick }))
     }
 
     /// The same for ranks on a GPU, which do not use shm.
@@ -225,9 +232,15 @@ impl Pair {
                 let mesh = usual.mesh()?;
                 let is_network = mesh.as_ref().is_some_and(Mesh::is_of_processes);
                 let kind = world.unwrap_or(if is_network { Kind::Processes } else { Kind::Threads });
+                if is_network && !usual.cases.is_empty() {
+                    return Err("--cases is not for --transport fabric, which measures streams and latency".into());
+                }
                 if let Some(mesh) = &mesh {
                     mesh.fits(kind == Kind::Threads, kind.name(), usual.engine)?;
                     mesh.count(Some(2))?;
+                }
+                if let Some(mesh) = mesh.clone().filter(|_| is_network) {
+                    return Bench::new(usual.network(mesh, "sendrecv", 2)?, reports, drawn.plot);
                 }
                 let world = if mesh.is_some() { Some(kind) } else { world };
                 let Usual { sizes, cases, quick, .. } = usual;
@@ -257,6 +270,9 @@ impl Collective {
             Engine::Cpu => {
                 knobs.refuse()?;
                 let mesh = usual.mesh()?;
+                if let Some(mesh) = mesh.clone().filter(Mesh::is_of_processes) {
+                    return Bench::new(usual.network(mesh, name, ranks.unwrap_or(2))?, reports, drawn.plot);
+                }
                 mesh.as_ref().map_or(Ok(()), |mesh| mesh.fits(true, "threads", usual.engine))?;
                 let ranks = mesh.as_ref().map_or(Ok(ranks), |mesh| mesh.count(ranks))?.unwrap_or(2);
                 if !(2..=MOST_RANKS as usize).contains(&ranks) {
@@ -441,6 +457,11 @@ mod tests {
             ("all_reduce --transport shm --engine cuda", "--transport shm is for --engine cpu"),
             ("sendrecv --transport loop --engine cuda --cases small", "there is no case 'small'; there are: post"),
             ("sendrecv --transport mesh --domains 0,1|2 --engine cuda", "--domains 0,1|2 lists 2: 2 ranks are 0 to 1"),
+            ("all_gather --transport fabric", "over --transport fabric there are: sendrecv, all_reduce, all_to_all"),
+            ("sendrecv --transport fabric --world threads", "joins processes"),
+            ("sendrecv --transport fabric --cases latency", "--cases is not for --transport fabric"),
+            ("sendrecv --provider shm", "--provider shm is for --transport fabric"),
+            ("sendrecv --transport loop --engine cuda --provider shm", "--provider shm is for --transport fabric"),
             ("all_reduce --transport nvl", "[possible values: shm, loop, mesh, fabric]"),
         ] {
             let error = parse(line).unwrap_err();

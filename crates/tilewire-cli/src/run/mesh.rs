@@ -221,6 +221,11 @@ impl Mesh {
         }
     }
 
+    /// The provider, if it is named.
+    pub fn provider(&self) -> Option<&str> {
+        self.provider.as_deref()
+    }
+
     /// True if its ranks on CPUs are always processes.
     pub fn is_of_processes(&self) -> bool {
         self.wire == Wire::Fabric

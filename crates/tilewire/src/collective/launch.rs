@@ -186,7 +186,7 @@ impl<'l> Launch<'l> {
                 let ran = prepared.run_through();
                 drop(running);
                 match ran {
-                    Ok(()) => self.drain(),
+                    Ok(()) => self.after_posts(Proxy::leave),
                     Err(error) => Err(self.failed(error.into())),
                 }
             }
@@ -270,10 +270,10 @@ impl<'l> Launch<'l> {
         }
     }
 
-    /// Waits until everything that the launch posted is delivered.
-    fn drain(&self) -> Result<(), RunError> {
+    /// Waits for what the launch posted.
+    fn after_posts(&self, wait: fn(&Proxy, Option<Duration>) -> Result<(), TransportError>) -> Result<(), RunError> {
         for proxy in self.proxies() {
-            proxy.drain(self.deadline).map_err(|error| self.failed(error.into()))?;
+            wait(proxy, self.deadline).map_err(|error| self.failed(error.into()))?;
         }
         Ok(())
     }
@@ -283,14 +283,14 @@ impl<'l> Launch<'l> {
     }
 
     /// Waits until all launches have ended and what they posted is delivered, and reports how they ended. On the CPU
-    /// that was so when they returned.
+    /// they ended when they returned, but over a network their posts may still be on their way.
     pub fn sync(&mut self) -> Result<(), RunError> {
-        let Engine::Gpu(launch) = &mut self.engine else { return Ok(()) };
+        let Engine::Gpu(launch) = &mut self.engine else { return self.after_posts(Proxy::drain) };
         let ended = launch.sync();
         // The stream is empty: whichever launches of this rank there were, they are over.
         self.proxies().for_each(|proxy| proxy.landed());
         ended.map_err(|error| self.failed(self.of_gpu(error)))?;
-        self.drain()
+        self.after_posts(Proxy::drain)
     }
 
     /// The kernel as it was traced. The names of the memory it waits on say which rank it waits for.

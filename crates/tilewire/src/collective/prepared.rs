@@ -163,7 +163,8 @@ impl<'l> PreparedExchange<'l> {
         self.launch.run_through()
     }
 
-    /// Waits until all launches have ended, and reports how they ended. On the CPU they already have.
+    /// Waits until all launches have ended, and reports how they ended. On the CPU they already have. Over a network,
+    /// what they sent may still be on its way; when this returns, it has arrived.
     pub fn sync(&mut self) -> Result<(), RunError> {
         self.launch.sync()
     }

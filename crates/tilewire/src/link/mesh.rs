@@ -271,13 +271,15 @@ impl MeshTransport {
     /// Closes the transport, when all ranks have called this. Collective, as [`ShmTransport::close`].
     pub fn close(self) -> Result<(), TransportError> {
         let MeshTransport { thread, near, door, .. } = self;
-        if let (Some(seat), Some(proxy), None) = (near.transport().seat(), door.proxy(), door.broken()) {
-            // Waits for launches that nobody waited for, and for replays.
-            #[cfg(feature = "cuda")]
-            seat.stream.sync()?;
-            #[cfg(not(feature = "cuda"))]
-            let _ = seat;
-            proxy.landed();
+        if let (Some(proxy), None) = (door.proxy(), door.broken()) {
+            if let Some(seat) = near.transport().seat() {
+                // Waits for launches that nobody waited for, and for replays.
+                #[cfg(feature = "cuda")]
+                seat.stream.sync()?;
+                #[cfg(not(feature = "cuda"))]
+                let _ = seat;
+                proxy.landed();
+            }
             proxy.drain(door.deadline())?;
         }
         // The thread runs until all ranks have closed.

@@ -123,6 +123,18 @@ impl Doorbell {
         }
     }
 
+    /// As [`sleep`](Self::sleep), but looks only once, before it sleeps for the whole time. For a sleeper whose callers
+    /// have a full fence before they ring, so that no ring is lost.
+    pub fn nap(&self, mut ready: impl FnMut() -> bool, timeout: Duration) {
+        // Relaxed, followed by a fence: z1 and z2.
+        let seen = self.word().fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        fence(Ordering::SeqCst);
+        if !ready() {
+            futex::wait(self.word(), seen, timeout);
+        }
+        self.rise(seen);
+    }
+
     /// z5: so that nobody rings for a rank that is awake.
     fn rise(&self, seen: u32) {
         // Relaxed: a stale count only costs a needless wake-up.

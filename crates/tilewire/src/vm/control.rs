@@ -434,6 +434,10 @@ pub(crate) unsafe fn require(m: &mut Machine, pc: *const Inst) -> *const Inst {
     unsafe { if m.reg((*pc).a) != 0 { pc.add(1) } else { fault(m, pc, Fault::Required { require: (*pc).e as u32 }) } }
 }
 
+/// A post of this many bytes is handed to the network before the role goes on. Its bytes then travel while the role
+/// fills the next slot, and the receiver need not wait until the whole message was filled.
+const LARGE_POST: u64 = 32 << 10;
+
 /// `Post`
 pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above; the source range is checked, and the verifier checked that the memory holds a ring of this
@@ -475,6 +479,9 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
             // A waiting thread of this rank may sleep there. It drives the proxy when it wakes. If all threads compute, the
             // proxy's own thread finds the post (`transport/proxy/duty.rs`).
             m.ring(usize::from(post.queue));
+            if count >= LARGE_POST {
+                m.progress();
+            }
             m.passed += 1;
             pc.add(1)
         } else {

@@ -564,6 +564,15 @@ impl Machine {
         }
     }
 
+    /// Lets the host do work that peers wait for.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn progress(&self) {
+        if let Some(host) = &self.host {
+            host.progress();
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn wake(&self, rank: u32) {

@@ -65,7 +65,7 @@ impl Effort {
     };
 
     /// Messages of `bytes` bytes before a sample.
-    fn warm_up_steps(&self, bytes: usize) -> u64 {
+    pub fn warm_up_steps(&self, bytes: usize) -> u64 {
         (self.warm_up / bytes.max(1) as u64).clamp(1, MOST_WARM_UP)
     }
 }
@@ -241,7 +241,7 @@ fn is_decided(outcomes: &[Outcome], place: Place, least: usize) -> bool {
 }
 
 /// All sides in turn, as often as there is time for.
-fn rounds(rounds: Rounds, sides: &[usize], mut take: impl FnMut(usize) -> Result<()>) -> Result<()> {
+pub fn rounds(rounds: Rounds, sides: &[usize], mut take: impl FnMut(usize) -> Result<()>) -> Result<()> {
     let start = Instant::now();
     for round in 0..rounds.most {
         if round >= rounds.least && start.elapsed() > rounds.time {
@@ -285,7 +285,7 @@ fn sample(
 }
 
 /// Number of steps that fill a sample.
-fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
+pub fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
     let mut steps = 1;
     loop {
         let took = run(steps)?;

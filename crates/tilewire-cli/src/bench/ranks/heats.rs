@@ -235,7 +235,7 @@ pub fn hold(steps: &[Step], arena: Arena) -> Result<Vec<Heat>> {
     };
     match kind {
         Kind::Threads => world::threads(ranks, body),
-        Kind::Processes => world::processes(&words, body),
+        Kind::Processes => world::processes(ranks, &words, body),
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::run::Mesh;
 use anyhow::Result;
 use tilewire::link::{MeshTransport, ShmOptions, ShmTransport, Transport};
+use tilewire::transport::fabric::Choice;
 use tilewire::transport::{Cause, World};
 
 /// Limits go through shared memory, and ours through shared memory or a mesh.
@@ -28,6 +29,11 @@ impl Links {
     /// The transport of our sides, if it is another than that of the limits.
     pub fn mesh(&self) -> Option<&dyn Transport> {
         self.mesh.as_ref().map(|mesh| mesh as &dyn Transport)
+    }
+
+    /// The network of our sides, if they have one.
+    pub fn network(&self) -> Option<&Choice> {
+        self.mesh.as_ref().and_then(MeshTransport::network)
     }
 
     /// True if some ranks share memory and others post to each other.

@@ -1,4 +1,4 @@
-//! Ranks measured against hand-written limits and against MPI, in one run.
+//! Ranks measured against hand-written limits and against MPI, in one run. Over a network, see [`network`].
 //!
 //! ```text
 //!   sendrecv/, collectives/: cases ──▶ heats: steps ──▶ contest: rounds of samples ──▶ tables, JSON rows, plots
@@ -24,6 +24,7 @@ mod heats;
 mod links;
 mod lockstep;
 mod mpi;
+mod network;
 mod pin;
 mod place;
 mod sendrecv;
@@ -33,6 +34,10 @@ mod world;
 
 pub use collectives::{Plan as CollectivePlan, SUBJECTS as COLLECTIVES, table as collective_table};
 pub use heats::{Heat, panels, rows};
+pub use network::{
+    Plan as NetworkPlan, What as NetworkWork, panels as network_panels, rows as network_rows, run as network,
+    table as network_table,
+};
 pub use sendrecv::{Plan as PairPlan, check_key as check_pair_key, table as pair_table};
 pub use world::{Kind, is_rank};
 

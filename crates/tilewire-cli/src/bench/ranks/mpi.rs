@@ -3,7 +3,7 @@
 //! The program (`mpi_peer.c`) is compiled here with every installed MPI, Open MPI and MPICH. Between its turns its
 //! processes sleep.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -47,6 +47,27 @@ impl Peer {
         if jobs.is_empty() { Peer::Missing(last) } else { Peer::Running(jobs) }
     }
 }
+
+/// A way that messages of Open MPI take: its name in reports, and the arguments of `mpirun` that choose it.
+pub type Way = (&'static str, &'static [&'static str]);
+
+/// Starts a job of Open MPI for every one of these ways, or says why it does not run. As for [`Peer::start`].
+pub fn open_mpi(ranks: usize, ways: &[Way]) -> Vec<(&'static str, Result<Job>)> {
+    let is_open = |mpi: &Mpi| matches!(mpi.make, Make::OpenMpi(_));
+    let compiled = Mpi::installed().into_iter().find(is_open).context("not installed").and_then(|mpi| {
+        let folder = Folder::new()?;
+        mpi.compile(&folder.0)?;
+        Ok((mpi, folder))
+    });
+    let start = |(_, words): &Way| {
+        let (mpi, folder) = compiled.as_ref().map_err(|error| anyhow!("{error:#}"))?;
+        Job::start(folder, &mpi.launcher, ranks, &[OVERSUBSCRIBED, *words].concat())
+    };
+    ways.iter().map(|way| (way.0, start(way))).collect()
+}
+
+/// Open MPI refuses to run more ranks than cores without this option; MPICH does not.
+const OVERSUBSCRIBED: &[&str] = &["--oversubscribe", "--bind-to", "none"];
 
 /// The implementation of an `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +118,7 @@ impl Mpi {
     fn start(&self, ranks: usize) -> Result<Vec<(&'static str, Job)>> {
         let folder = Folder::new()?;
         self.compile(&folder.0)?;
-        // Open MPI refuses to run more ranks than cores without this option; MPICH does not.
-        let open: &[&str] = &["--oversubscribe", "--bind-to", "none"];
+        let open = OVERSUBSCRIBED;
         let ways: &[(&str, &[&str], &[&str])] = match self.make {
             Make::OpenMpi(0..=4) => &[
                 ("Open MPI, CMA", open, &[]),

@@ -1,4 +1,4 @@
-//! Ranks as threads of this process, or two of them as processes.
+//! Ranks as threads of this process, or as processes.
 
 use anyhow::{Context, Error, Result, anyhow};
 use clap::ValueEnum;
@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tilewire::transport::{Limits, Placement, Secret, StoreServer, World};
 
-/// How long rank 1 may take to end after rank 0.
+/// How long the other ranks may take to end after rank 0.
 const GRACE: Duration = Duration::from_secs(5);
-/// The limit after rank 0 has failed. It is long enough to report why rank 1 failed first, if it did. The error is
-/// printed after that.
+/// The limit after rank 0 has failed. It is long enough to report why another rank failed first, if one did. The error
+/// is printed after that.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The kind of ranks.
@@ -51,36 +51,39 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R> + Sync)
     first.into_inner().expect("rank 0 alone locks it").context("rank 0 returned nothing")
 }
 
-/// Runs this rank, if this process is one. Otherwise this process is rank 0, and rank 1 is this program, started with
-/// `words`.
-pub fn processes<R>(words: &[String], body: impl Fn(&World) -> Result<R>) -> Result<R> {
+/// Runs this rank, if this process is one. Otherwise this process is rank 0, and the other ranks are this program,
+/// started with `words`.
+pub fn processes<R>(ranks: usize, words: &[String], body: impl Fn(&World) -> Result<R>) -> Result<R> {
     if is_rank() {
         return body(&World::from_env()?);
     }
     let secret = Secret::random()?;
-    let store = StoreServer::start("127.0.0.1:0", 2, &secret, Limits::default())?;
+    let store = StoreServer::start("127.0.0.1:0", ranks, &secret, Limits::default())?;
     let address = store.address().to_string();
-    let variables = |rank: &str| {
+    let variables = |rank: usize| {
         let (secret, address) = (secret.expose().to_string(), address.clone());
         [
             ("TILEWIRE_RANK", rank.to_string()),
             ("TILEWIRE_LOCAL_RANK", rank.to_string()),
-            ("TILEWIRE_WORLD_SIZE", "2".to_string()),
+            ("TILEWIRE_WORLD_SIZE", ranks.to_string()),
             ("TILEWIRE_STORE", address),
             ("TILEWIRE_SECRET", secret),
         ]
     };
-    let program = std::env::current_exe().context("this program cannot find itself to start rank 1")?;
-    let mut command = Command::new(program);
-    command.args(words).envs(variables("1")).env_remove("TILEWIRE_STORE_HOST");
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("rank 1 does not start")?;
-    let mut rank_1 = Started { child, grace: GRACE };
-    let own = variables("0");
+    let program = std::env::current_exe().context("this program cannot find itself to start other ranks")?;
+    let start = |rank: usize| {
+        let mut command = Command::new(&program);
+        command.args(words).envs(variables(rank)).env_remove("TILEWIRE_STORE_HOST");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Ok(Started { child: child.with_context(|| format!("rank {rank} does not start"))?, grace: GRACE })
+    };
+    let mut others = (1..ranks).map(start).collect::<Result<Vec<Started>>>()?;
+    let own = variables(0);
     let placement =
         Placement::from_vars(&|name| own.iter().find(|(own, _)| *own == name).map(|(_, value)| value.clone()))?;
     let result = World::join(&placement).map_err(Error::from).and_then(|world| body(&world));
     if result.is_err() {
-        rank_1.grace = LAST_WORDS;
+        others.iter_mut().for_each(|rank| rank.grace = LAST_WORDS);
     }
     result
 }

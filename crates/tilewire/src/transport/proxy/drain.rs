@@ -1,4 +1,4 @@
-//! Draining: a launch returns when everything that it posted is delivered.
+//! Draining: waiting until everything that was posted is delivered, or taken by the carrier (`leave.rs`).
 //!
 //! **The deadline runs per peer**, and from the last progress: a peer is late when the carrier has taken and confirmed
 //! none of the posts to it for that long. Arrivals, and the progress of other peers, do not count. A drain cannot know
@@ -27,14 +27,24 @@ impl Proxy {
     /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport breaks
     /// first, or if a peer with undelivered posts makes no progress for as long as `patience` (`None`: forever).
     pub fn drain(&self, patience: Option<Duration>) -> Result<(), TransportError> {
+        self.drive_until(patience, State::is_empty)
+    }
+
+    /// As [`drain`](Self::drain), until `is_over`.
+    pub(super) fn drive_until(
+        &self,
+        patience: Option<Duration>,
+        is_over: impl Fn(&State) -> bool,
+    ) -> Result<(), TransportError> {
         let (mut quiet, mut idle) = (Quiet::default(), 0);
         loop {
+            self.drives();
             let mut state = self.enter()?;
             let progress = self.step_inside(&mut state);
             if let Some(error) = self.error() {
                 return Err(error.clone().into());
             }
-            if state.is_empty() {
+            if is_over(&state) {
                 return Ok(());
             }
             let patience = |peer: usize| match self.has_left(peer) {

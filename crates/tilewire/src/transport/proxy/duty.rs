@@ -28,6 +28,9 @@
 //! and naps while the rank does something else. Naps become longer after a second without an arrival or post, so that
 //! an idle rank takes less than one percent of a processor.
 //!
+//! **While other threads drive the proxy**, a thread that polls stays outside. It would find nothing that they do not
+//! find themselves, and if it held the proxy when a launch ends, that launch would wait for it.
+//!
 //! **Why no call is lost.** Consider a call and a thread that sleeps, or is about to.
 //!
 //! ```text
@@ -67,6 +70,8 @@ const AFTERGLOW: Duration = Duration::from_millis(10);
 const UNDER_WAY: Duration = Duration::from_millis(1);
 /// The length of a nap while something may arrive that rings no bell.
 const SHORT_NAP: Duration = Duration::from_micros(50);
+/// The length of a nap while other threads drive the proxy.
+const DRIVEN_NAP: Duration = Duration::from_micros(100);
 /// The length of a nap between replays, and while a launch on a CPU runs.
 const LAUNCH_NAP: Duration = Duration::from_millis(1);
 /// How long the thread naps after a launch on a CPU as if it still ran, so that launches in a row need not call it.
@@ -127,7 +132,7 @@ impl Duty {
         Duty { polls: true, ..self }
     }
 
-    #[cfg(test)]
+    /// True if the thread polls.
     pub(crate) fn polls(&self) -> bool {
         self.polls
     }
@@ -200,9 +205,10 @@ impl Duty {
     }
 
     /// Does the thread's work until [`end`](Self::end) is called. `step` drives the proxy and returns true if it made
-    /// progress. `is_busy` says whether posts are under way.
-    pub(crate) fn serve(&self, mut step: impl FnMut() -> bool, is_busy: impl Fn() -> bool) {
-        let (mut last, mut known, mut idle, mut ran) = (Instant::now(), 0, 0, None::<Instant>);
+    /// progress. `is_busy` says whether posts are under way. `driven` returns a number that changes whenever another
+    /// thread makes a step.
+    pub(crate) fn serve(&self, mut step: impl FnMut() -> bool, is_busy: impl Fn() -> bool, driven: impl Fn() -> usize) {
+        let (mut last, mut known, mut idle, mut ran, mut steps) = (Instant::now(), 0, 0, None::<Instant>, driven());
         loop {
             let seen = self.calls.load(Ordering::Acquire);
             if seen != known {
@@ -210,6 +216,12 @@ impl Duty {
             }
             if self.ended.load(Ordering::Relaxed) {
                 return;
+            }
+            let now = driven();
+            if self.stays_out() && now != steps {
+                (steps, last) = (now, Instant::now());
+                self.bell.nap(|| self.calls.load(Ordering::Acquire) != seen, DRIVEN_NAP);
+                continue;
             }
             if step() {
                 (last, idle) = (Instant::now(), 0);
@@ -236,7 +248,12 @@ impl Duty {
                         let runs = dozes && self.running.load(Ordering::Relaxed) > 0;
                         progress || self.calls.load(Ordering::Acquire) != seen || runs
                     };
-                    self.bell.sleep(ready, most);
+                    // The bell of a thread that polls is rung by calls alone. Looking again and again within a nap
+                    // would take an idle rank more than a percent of a processor.
+                    match self.polls {
+                        true => self.bell.nap(ready, most),
+                        false => _ = self.bell.sleep(ready, most),
+                    }
                     if dozes {
                         self.dozes.store(false, Ordering::Relaxed);
                     }
@@ -246,6 +263,12 @@ impl Duty {
                 }
             }
         }
+    }
+
+    /// True if the thread has nothing to do while other threads make steps: it polls only for a rank that does not.
+    fn stays_out(&self) -> bool {
+        let is_needed = self.in_flight.load(Ordering::Relaxed) > 0 || self.captured.load(Ordering::Relaxed);
+        self.polls && !is_needed && self.handed.load(Ordering::Relaxed) == 0
     }
 
     /// The next action, when the last call, arrival or post was `quiet` ago. `is_running`: a launch on a CPU runs, or
@@ -330,6 +353,39 @@ mod tests {
         duty.landed();
         duty.launched_not();
         assert_eq!(duty.pace(Duration::ZERO, false, false), Pace::Sleep(SLEEP));
+    }
+
+    #[test]
+    fn a_thread_that_polls_stays_out_while_others_drive() {
+        let polling = || Duty::new(Doorbell::alone().unwrap()).that_polls();
+        assert!(!Duty::new(Doorbell::alone().unwrap()).stays_out(), "nobody drives for it");
+        assert!(polling().stays_out());
+        let duty = polling();
+        duty.hand_over();
+        assert!(!duty.stays_out(), "the waiting thread sleeps");
+        duty.take_back();
+        assert!(duty.stays_out());
+        duty.launched();
+        assert!(!duty.stays_out(), "a kernel of a GPU waits");
+    }
+
+    /// Others drive for ten rounds, and then no longer.
+    #[test]
+    fn a_thread_steps_again_when_others_have_stopped() {
+        let duty = Duty::new(Doorbell::alone().unwrap()).that_polls();
+        let (rounds, stepped) = (std::cell::Cell::new(0), std::cell::Cell::new(false));
+        let driven = || {
+            rounds.set(rounds.get() + 1);
+            rounds.get().min(10)
+        };
+        let step = || {
+            assert!(rounds.get() > 10, "a step in round {} while others drive", rounds.get());
+            stepped.set(true);
+            duty.end();
+            true
+        };
+        duty.serve(step, || false, driven);
+        assert!(stepped.get());
     }
 
     #[test]

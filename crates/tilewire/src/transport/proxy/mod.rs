@@ -18,7 +18,8 @@
 //!   release store of the slot, so all earlier posts to the peer are read before the waiting role overwrites their
 //!   sources.
 //! - **Waiting threads drive the proxy**: any thread of the rank calls [`Proxy::step`] in every unready round of a
-//!   wait. The call returns immediately if another thread is inside (`turns.rs`). A launch ends with [`Proxy::drain`].
+//!   wait. The call returns immediately if another thread is inside (`turns.rs`). A launch ends with `Proxy::leave`, and
+//!   a transport with [`Proxy::drain`].
 //!   `Proxy::settle` runs before a wait is judged to be in vain, because a post reaches the peer's slots only when both
 //!   proxies have run.
 //! - **A thread of the rank** (`thread.rs`) drives the proxy when no waiting thread does: while kernels of a GPU wait,
@@ -29,6 +30,7 @@ mod carrier;
 mod drain;
 mod duty;
 mod error;
+mod leave;
 mod loop_carrier;
 mod registered;
 mod thread;
@@ -89,6 +91,8 @@ pub struct Proxy {
     departures: Option<Departures>,
     /// The duty of the rank's thread, if it has one.
     duty: OnceLock<Arc<Duty>>,
+    /// Counts the steps of all threads but the rank's own thread.
+    driven: AtomicUsize,
 }
 
 /// The parts of a rank from which its proxy is made.
@@ -210,6 +214,7 @@ impl Proxy {
             aborts,
             departures: None,
             duty: OnceLock::new(),
+            driven: AtomicUsize::new(0),
         }
     }
 
@@ -273,7 +278,14 @@ impl Proxy {
     }
 
     /// Makes progress, unless another thread is already doing so. Returns true if this call made any.
+    #[inline]
     pub fn step(&self) -> bool {
+        self.drives();
+        self.step_uncounted()
+    }
+
+    /// As [`step`](Self::step), for the rank's own thread.
+    fn step_uncounted(&self) -> bool {
         match self.state.try_enter() {
             Ok(inside) => inside.is_some_and(|mut state| self.step_inside(&mut state)),
             Err(Panicked) => {
@@ -281,6 +293,19 @@ impl Proxy {
                 false
             }
         }
+    }
+
+    /// Says that the calling thread, which is not the rank's own, drives the proxy.
+    #[inline]
+    fn drives(&self) {
+        // Relaxed: the number only tells the rank's thread to stay out of the way. Two threads that add at the same
+        // time may count once, which changes the number all the same.
+        self.driven.store(self.driven.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A number that changes whenever a thread other than the rank's own makes a step.
+    fn driven(&self) -> usize {
+        self.driven.load(Ordering::Relaxed)
     }
 
     /// Takes everything that has arrived so far, and waits for its turn if another thread is inside. Returns true if
@@ -328,12 +353,7 @@ impl Proxy {
         }
         let (mut progress, mut moved) = (false, false);
         let result = state.step(&mut progress, &mut moved);
-        let behind = match state.behind() {
-            Some(peer) => peer + 1,
-            None if state.ring.is_empty() => 0,
-            None => UNKNOWN,
-        };
-        self.behind.store(behind, Ordering::Relaxed);
+        self.note(state);
         if moved {
             // Rings after the slots have moved, because a waiting thread of this rank may be asleep.
             self.doorbell.ring();
@@ -342,6 +362,17 @@ impl Proxy {
             self.fail(error);
         }
         progress
+    }
+
+    /// Lets threads that are not inside know whether posts are left.
+    fn note(&self, state: &State) {
+        let behind = match state.behind() {
+            Some(peer) => peer + 1,
+            None if state.ring.is_empty() => 0,
+            None => UNKNOWN,
+        };
+        // Relaxed: the word only decides how long to sleep, and names a peer in messages.
+        self.behind.store(behind, Ordering::Relaxed);
     }
 
     /// Stops the proxy and breaks the transport on all ranks.
@@ -394,10 +425,15 @@ impl Proxy {
 
 impl State {
     fn step(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
+        // New posts go before arrivals are looked at: a peer waits for them.
+        self.take(progress)?;
+        self.advance_all(progress, moved)?;
         self.poll(progress, moved)?;
-        for peer in 0..self.peers.len() {
-            self.advance(peer, progress, moved)?;
-        }
+        self.advance_all(progress, moved)
+    }
+
+    /// Takes posts from the ring.
+    fn take(&mut self, progress: &mut bool) -> Result<(), ProxyError> {
         // Held posts wait only for the carrier, so leaving other posts in the ring cannot deadlock.
         let room = !self.peers.iter().flatten().any(|peer| peer.held.len() >= MOST_HELD);
         for _ in 0..if room { BATCH } else { 0 } {
@@ -407,10 +443,16 @@ impl State {
             let peer = self.check(&post)?;
             let held = Held { post, number: self.next, after: self.next };
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
-            queue.push_back(held);
-            self.advance(peer, progress, moved)?;
+            // Bytes go before credits: a peer waits for bytes, and rarely for the last credit. Credits cannot starve,
+            // because bytes need credits of the peer, too.
+            let credits = queue.iter().rev().take_while(|held| held.is_credit()).count();
+            queue.insert(queue.len() - if held.is_delivery() { credits } else { 0 }, held);
         }
         Ok(())
+    }
+
+    fn advance_all(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
+        (0..self.peers.len()).try_for_each(|peer| self.advance(peer, progress, moved))
     }
 
     /// Takes the events that the carrier reports.

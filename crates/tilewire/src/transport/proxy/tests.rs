@@ -5,6 +5,7 @@ mod distrust;
 mod failures;
 mod flushes;
 mod lateness;
+mod leaving;
 mod loops;
 mod regions;
 mod threads;
@@ -425,7 +426,8 @@ fn posts_of_every_kind_survive_a_full_carrier() {
     rig.signal(0, 1, (5, 5000), NoticeKind::Credit);
     rig.deliver(0, 1, (0, 8), (0, matched(1) | 9, 2));
     rig.deliver(0, 1, (8, 8), (0, matched(1) | 9, 2));
-    // One more write each time: the signal, two digits, their credit, two digits, and both parts.
+    // One more write each time: the signal, two digits and both parts, two digits and the credit that they belong to.
+    // Bytes go before credits.
     for writes in 0..=8 {
         assert_eq!(net.len(), writes);
         rig.step(0);
@@ -434,7 +436,7 @@ fn posts_of_every_kind_survive_a_full_carrier() {
         net.lock().room = Some(1);
         rig.step(0);
     }
-    assert_eq!(net.lines(), [4, 5, 5, 5, 0, 0, 0, 0]);
+    assert_eq!(net.lines(), [4, 0, 0, 0, 0, 5, 5, 5]);
     (0..8).for_each(|_| net.deliver(0));
     rig.step(1);
     assert_eq!([0, 4, 5].map(|line| rig.slot(1, line)), [matched(1) | 9, 1, 5000]);

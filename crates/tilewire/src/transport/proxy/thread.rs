@@ -69,7 +69,7 @@ impl ProxyThread {
         let duty = Arc::new(duty);
         let (served, driven) = (duty.clone(), proxy.clone());
         let run = move || {
-            let serve = || served.serve(|| driven.step(), || driven.is_busy());
+            let serve = || served.serve(|| driven.step_uncounted(), || driven.is_busy(), || driven.driven());
             // A panic poisons the proxy's lock, and the next step reports that to all ranks.
             if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                 driven.step();

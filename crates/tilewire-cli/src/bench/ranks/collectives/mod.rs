@@ -5,7 +5,7 @@ mod limits;
 mod ours;
 mod results;
 mod sum;
-mod work;
+pub(super) mod work;
 
 pub use results::table;
 

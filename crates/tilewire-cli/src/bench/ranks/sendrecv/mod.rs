@@ -1,8 +1,8 @@
 //! `tilewire bench sendrecv`: two ranks; the messages, the limits and the targets.
 
 mod limits;
-mod messages;
-mod ours;
+pub(super) mod messages;
+pub(super) mod ours;
 mod table;
 
 pub use table::table;

@@ -45,12 +45,20 @@ impl Race {
 
     /// A side over the buffers of a contest.
     pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
-        let (link, pattern) = (buffers.ours, buffers.pattern);
-        // `direct` arrives in a window; the source is private in any case.
-        let target =
-            if self.primitive == Some(Primitive::Direct) { buffers.targets.tensor() } else { &buffers.private.target };
-        let payload = Payload { source: buffers.private.source.clone(), target: target.clone() };
-        let half = Transfers::build(link, pattern, self, &payload, &buffers.targets)?;
+        self.over(buffers.ours, buffers.pattern, &buffers.private, &buffers.targets)
+    }
+
+    /// A side over a transport. `window` is what `direct` arrives in; the source is private in any case.
+    pub fn over<'l>(
+        &self,
+        link: &'l dyn Transport,
+        pattern: Pattern,
+        private: &Payload,
+        window: &Window<u64>,
+    ) -> Result<Side<'l>> {
+        let target = if self.primitive == Some(Primitive::Direct) { window.tensor() } else { &private.target };
+        let payload = Payload { source: private.source.clone(), target: target.clone() };
+        let half = Transfers::build(link, pattern, self, &payload, window)?;
         let run = Patterned::new(half, pattern, link.rank().index(), payload);
         Ok(Side { name: self.name.into(), part: self.part(), run: Box::new(run) })
     }
