@@ -1,5 +1,5 @@
-//! `transport/doorbell.rs`, `transport/proxy/duty.rs` and `transport/proxy/turns.rs` over a mapping that is one word, and
-//! a futex that never times out.
+//! `transport/doorbell.rs`, `transport/proxy/duty.rs` and `transport/proxy/turns.rs` over a mapping that is one word,
+//! and a futex that never times out.
 
 #[path = "../../crates/tilewire/src/transport/doorbell.rs"]
 pub(crate) mod doorbell;
@@ -180,8 +180,8 @@ pub(crate) mod models {
         });
     }
 
-    /// A proxy that several threads of a rank drive: the number of arrivals taken, what has arrived, the slot that moves
-    /// then, and the bell of the rank that waits for it.
+    /// A proxy that several threads of a rank drive: the number of arrivals taken, what has arrived, the slot that
+    /// moves then, and the bell of the rank that waits for it.
     struct Driven {
         turns: Turns<u32>,
         arrived: AtomicBool,

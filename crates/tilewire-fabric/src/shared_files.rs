@@ -2,8 +2,8 @@
 //! closing it.
 //!
 //! The file is removed when the endpoint is dropped, and when the process ends by itself. A process that is killed by
-//! `SIGKILL`, or by a signal without a handler, leaves the file. The endpoints that know its address remove it when they
-//! are dropped. [`left_behind`] finds the files that nobody has removed.
+//! `SIGKILL`, or by a signal without a handler, leaves the file. The endpoints that know its address remove it when
+//! they are dropped. [`left_behind`] finds the files that nobody has removed.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};

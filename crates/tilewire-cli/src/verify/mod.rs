@@ -102,7 +102,8 @@ pub struct Request {
     /// Where the ranks of the collectives run; as processes, nothing else is verified
     #[arg(long, value_enum, default_value_t = Ranks::Threads)]
     pub world: Ranks,
-    /// The transport; over loop, mesh and fabric, only collectives are verified. On CPUs, ranks over fabric are processes
+    /// The transport; over loop, mesh and fabric, only collectives are verified. On CPUs, ranks over fabric are
+    /// processes
     #[command(flatten)]
     pub wire: CpuWire,
     /// The domains of a mesh

@@ -125,8 +125,8 @@ pub unsafe extern "C" fn ranks_sync(ranks: *mut Ranks) -> i32 {
     told(ranks.sums.iter_mut().try_for_each(|sum| sum.sync()).map_err(Box::from))
 }
 
-/// The time of an all-reduce of 16 numbers in a graph of tilewire's own, in microseconds: with the busy word, or without
-/// it. Negative if it fails.
+/// The time of an all-reduce of 16 numbers in a graph of tilewire's own, in microseconds: with the busy word, or
+/// without it. Negative if it fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn all_reduce_microseconds(busy_word: bool) -> f64 {
     let time = || -> Result<f64, Box<dyn Error>> {

@@ -49,7 +49,7 @@ pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itiner
     };
     let along = if request.axes[1] == Axis::Cols { ", along columns" } else { "" };
     let faults = [faults, expanded(request, legs.all().any(|leg| leg.out.is_some()))].concat();
-    let windows = UsedWindows { of: [window.cloned(), None], along };
+    let windows = UsedWindows { of: [window.cloned(), None], along, spare_output: false };
     let base = Itinerary::of(request, facts, len, Work::Legs(legs));
     let algorithm = if planner.levels.is_some() { Algorithm::TwoLevel } else { base.algorithm };
     Ok(Itinerary { algorithm, windows, why, faults, traffic, ..base })

@@ -169,19 +169,19 @@ impl<'l> PreparedExchange<'l> {
         self.launch.sync()
     }
 
-    /// Starts a launch on a CUDA stream of others: it runs after the work that is on the stream now, and later work there
-    /// runs after it. Returns as [`run`](Self::run) does on a GPU, but if threads of this process share the GPU, only when
-    /// those that the launch waits for have called it too. Launches of a transport run one after another, whichever
-    /// streams they are for. The other ranks may use streams of their own, or none.
+    /// Starts a launch on a CUDA stream of others: it runs after the work that is on the stream now, and later work
+    /// there runs after it. Returns as [`run`](Self::run) does on a GPU, but if threads of this process share the GPU,
+    /// only when those that the launch waits for have called it too. Launches of a transport run one after another,
+    /// whichever streams they are for. The other ranks may use streams of their own, or none.
     ///
-    /// If the stream is being captured, its graph gets the launch, with the tensors and scalars of now, and keeps all it
-    /// needs alive. This needs [`NvlOptions::foreign_captures`](crate::link::NvlOptions::foreign_captures). If only this
-    /// stream has used the transport so far, the graph must always be replayed on it, and others are refused from then on.
-    /// Otherwise the graph gets external event nodes, which order replays with all launches and cost about 1 µs a replay.
-    /// A replay that runs beside another one or beside a launch all the same ends both by
-    /// [`CudaError::Overlapped`](crate::cuda::CudaError::Overlapped). [`sync`](Self::sync) and later calls return the errors
-    /// of replays, but only the stream's owner can wait for them: before reading a tensor, and before closing the
-    /// transport.
+    /// If the stream is being captured, its graph gets the launch, with the tensors and scalars of now, and keeps all
+    /// it needs alive. This needs [`NvlOptions::foreign_captures`](crate::link::NvlOptions::foreign_captures). If only
+    /// this stream has used the transport so far, the graph must always be replayed on it, and others are refused from
+    /// then on. Otherwise the graph gets external event nodes, which order replays with all launches and cost about 1
+    /// µs a replay. A replay that runs beside another one or beside a launch all the same ends both by
+    /// [`CudaError::Overlapped`](crate::cuda::CudaError::Overlapped). [`sync`](Self::sync) and later calls return the
+    /// errors of replays, but only the stream's owner can wait for them: before reading a tensor, and before closing
+    /// the transport.
     ///
     /// On a CPU it is refused. For a [`map`](super::map) it works as for a collective, and may be captured anywhere.
     #[cfg(feature = "cuda")]
@@ -194,7 +194,8 @@ impl<'l> PreparedExchange<'l> {
 
     /// Uses other tensors from the next launch on: of the same types, shapes and row strides, and overlapping as the
     /// old ones did. Nothing is traced or compared again. On a CPU the kernel is lowered again. On a GPU its parameters
-    /// change: launches in flight keep the old tensors, and addresses must be at least as aligned as the old ones. For a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
+    /// change: launches in flight keep the old tensors, and addresses must be at least as aligned as the old ones. For
+    /// a [`send`](super::send) or [`recv`](super::recv), give its tensor twice.
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
     /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all

@@ -193,6 +193,7 @@ impl Bound {
         for (k, taker) in by.into_iter().enumerate() {
             match taker {
                 Taker::Tensor(tensor) => tensors[k] = tensor,
+                Taker::Window(new) if k == 0 && self.windows.spare_output => tensors[0] = self.spare(&new)?,
                 Taker::Window(new) => {
                     let old = self.windows.of[k].as_ref().ok_or(RebindError::NoWindow { tensor: NAMES[k] })?;
                     self.window_alike(k, old, &new)?;
@@ -218,6 +219,19 @@ impl Bound {
             tensors[0] = tensors[1].clone();
         }
         Ok(Rebound { tensors, windows })
+    }
+
+    /// The output in a window that peers do not reach: it is a tensor like any other.
+    fn spare(&self, new: &WindowOf) -> Result<AnyTensor, RebindError> {
+        let (old, tensor) = (&self.tensors[0], NAMES[0]);
+        if old.ty() != new.ty {
+            return Err(RebindError::Type { tensor, is: new.ty, must: old.ty() });
+        }
+        if old.memory().bytes() != new.own.bytes() {
+            let shape = |memory: &Memory| [1, memory.bytes() / new.ty.size(), memory.bytes() / new.ty.size()];
+            return Err(RebindError::Shape { tensor, is: shape(&new.own), must: shape(old.memory()) });
+        }
+        Ok(old.moved_to(new.own.clone()))
     }
 
     /// Checks that a window is like the old one on every rank.

@@ -376,7 +376,9 @@ impl<'p> Planner<'p, '_, '_> {
             let part = |memory: &Memory| memory.part(first * size, len_of(&ranges[me]) * size);
             window.peers.iter().flatten().map(part).collect()
         };
-        let used = UsedWindows { of: [output.cloned(), Some(input.clone())], along: "" };
+        let is_output = |window: &WindowOf| window.own.is(self.request.out.memory());
+        let spare_output = output.is_none() && self.request.windows.iter().any(is_output);
+        let used = UsedWindows { of: [output.cloned(), Some(input.clone())], along: "", spare_output };
         // Lengths that do not match are a fault of the plan, in which case no roles are traced.
         let fits = self.request.inp.len() == self.request.out.len() * self.chunks();
         let reached = fits.then(|| ReachedWindows { used, input: parts(input), output: output.map(parts) });

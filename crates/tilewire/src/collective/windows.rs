@@ -57,6 +57,8 @@ pub(super) struct UsedWindows {
     /// How chunks are cut in them, in words, unless along rows. Ranks that cut their outputs along different axes would
     /// write each other's chunks.
     pub along: &'static str,
+    /// True if the output is in a window that was given, and the plan needs none for it: peers do not reach it.
+    pub spare_output: bool,
 }
 
 impl UsedWindows {

@@ -45,8 +45,8 @@ impl ForeignStream {
     /// value lives.
     ///
     /// # Safety
-    /// The handle must be that of a stream as long as `keep` lives. Graphs that are captured from it must not be replayed
-    /// after the transport, or a tensor that was lent to it, is gone.
+    /// The handle must be that of a stream as long as `keep` lives. Graphs that are captured from it must not be
+    /// replayed after the transport, or a tensor that was lent to it, is gone.
     pub unsafe fn new(handle: *mut c_void, keep: Arc<dyn Any + Send + Sync>) -> Self {
         ForeignStream { handle: handle as usize, _keep: keep }
     }
@@ -149,8 +149,8 @@ pub(super) fn drop_let_go() {
     drop(all);
 }
 
-/// For the time of a value, captures of others forbid this thread no call of the driver. None of the calls made then puts
-/// anything into a capture by accident.
+/// For the time of a value, captures of others forbid this thread no call of the driver. None of the calls made then
+/// puts anything into a capture by accident.
 pub(crate) struct BesideCaptures(sys::CUstreamCaptureMode);
 
 impl BesideCaptures {
@@ -191,8 +191,8 @@ impl Guests {
         self.turn.get()
     }
 
-    /// A launch in a capture of a stream: the event that takes turns, if there must be one. `begin` makes it and records
-    /// it after all launches so far.
+    /// A launch in a capture of a stream: the event that takes turns, if there must be one. `begin` makes it and
+    /// records it after all launches so far.
     pub(super) fn captures(
         &self,
         stream: usize,

@@ -331,9 +331,9 @@ impl Launch {
         on.is_capturing(self.stream.device())
     }
 
-    /// Puts a launch on a stream of others. Outside of a capture, it runs on the stream of its seat, between the earlier
-    /// and the later work on theirs, and this returns when all launches of ranks that share the device and that it waits
-    /// for have arrived. In a capture of theirs, their graph has the launch.
+    /// Puts a launch on a stream of others. Outside of a capture, it runs on the stream of its seat, between the
+    /// earlier and the later work on theirs, and this returns when all launches of ranks that share the device and that
+    /// it waits for have arrived. In a capture of theirs, their graph has the launch.
     pub(crate) fn start_on(&mut self, on: &ForeignStream) -> Result<(), CudaError> {
         let device = self.stream.device().clone();
         let _calls = BesideCaptures::now()?;

@@ -11,8 +11,8 @@ use std::fmt;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
 
-/// The sizes of a [`FabricTransport`], and its network. The sizes must be the same on all ranks: [`ShmOptions`] on CPUs,
-/// `NvlOptions` on GPUs.
+/// The sizes of a [`FabricTransport`], and its network. The sizes must be the same on all ranks: [`ShmOptions`] on
+/// CPUs, `NvlOptions` on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions<S = ShmOptions> {
     /// The sizes of staging and slots.

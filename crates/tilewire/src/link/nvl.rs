@@ -53,9 +53,9 @@ pub struct NvlOptions {
     /// Packet bytes of each sender at each receiver; half of them carry data. `Some(0)` means no packets. Default: 32
     /// MiB for up to 3 ranks, 4 MiB for 8 ranks.
     pub packet_bytes: Option<usize>,
-    /// Lets others capture launches of this rank, by [`run_on`](crate::collective::PreparedExchange::run_on) on a stream
-    /// that is being captured. Its kernels then look for launches that run at the same time, which costs about 1 µs each.
-    /// Each rank chooses for itself. Default: false.
+    /// Lets others capture launches of this rank, by [`run_on`](crate::collective::PreparedExchange::run_on) on a
+    /// stream that is being captured. Its kernels then look for launches that run at the same time, which costs about 1
+    /// µs each. Each rank chooses for itself. Default: false.
     pub foreign_captures: bool,
 }
 

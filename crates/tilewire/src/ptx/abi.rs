@@ -19,15 +19,15 @@
 //!
 //! The **busy word** lies in device memory and is 0 while no launch of its transport runs. Every role copy of a launch
 //! adds [`BusyEntry::enters`] when it begins and [`BusyEntry::LEAVES`] when it ends, and the last one to end takes back
-//! what all have added. So the word is `n` entered role copies, below the copies that have ended, below the sum of their
-//! launches' tags:
+//! what all have added. So the word is `n` entered role copies, below the copies that have ended, below the sum of
+//! their launches' tags:
 //!
 //! ```text
 //!   bit 0 … 15  entered      16 … 31  left      32 … 63  sum of the tags of the entered
 //! ```
 //!
-//! A role copy whose tag times `n` is not the sum runs beside another launch. This is exact for the first one that does:
-//! all that were there before have one other tag, and `n · (tag − other)` is not 0 modulo 2³².
+//! A role copy whose tag times `n` is not the sum runs beside another launch. This is exact for the first one that
+//! does: all that were there before have one other tag, and `n · (tag − other)` is not 0 modulo 2³².
 //!
 //! A **stamp** names the operation of the launch ([`matching`]): its number for slots, the operation's flag 0 for
 //! packets.
@@ -127,8 +127,8 @@ impl BusyEntry {
     /// What a role copy adds when it ends.
     pub const LEAVES: u64 = 1 << 16;
 
-    /// For a launch with this tag, which differs from those of all launches that could run beside it, and this many role
-    /// copies in all blocks together.
+    /// For a launch with this tag, which differs from those of all launches that could run beside it, and this many
+    /// role copies in all blocks together.
     pub fn new(tag: u16, role_copies: u16) -> Self {
         BusyEntry { tag, role_copies }
     }

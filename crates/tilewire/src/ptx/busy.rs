@@ -1,7 +1,8 @@
 //! How launches of a transport that run at the same time find each other: the busy word of [`abi`].
 //!
-//! Streams put launches in order, and this only looks whether they did. A role copy enters after it is started and leaves
-//! after all its lanes are done, with acquire and release: launches that do not find each other saw each other's writes.
+//! Streams put launches in order, and this only looks whether they did. A role copy enters after it is started and
+//! leaves after all its lanes are done, with acquire and release: launches that do not find each other saw each other's
+//! writes.
 
 use super::abi::{self, BusyEntry};
 use super::role::RoleCode;
@@ -9,8 +10,8 @@ use super::text::Hex;
 use super::wire::Awaited;
 
 impl RoleCode<'_> {
-    /// Enters the busy word, and reads the abort word as [`enter`](RoleCode::enter) does. A role copy that finds another
-    /// launch reports it, and ends before its first access that others could observe.
+    /// Enters the busy word, and reads the abort word as [`enter`](RoleCode::enter) does. A role copy that finds
+    /// another launch reports it, and ends before its first access that others could observe.
     pub fn take_place(&mut self) {
         self.enter();
         let (leader, alone) = (self.fixed.leader, self.t.label());

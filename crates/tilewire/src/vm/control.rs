@@ -476,8 +476,8 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let words = [post.head | m.reg(post.peer).min(u64::from(u32::MAX)), source, destination, count, slot, value];
         let [entries, tickets] = [0, 1].map(|k| m.base(usize::from(post.queue) + k));
         if push(entries, tickets, post.capacity, &words) {
-            // A waiting thread of this rank may sleep there. It drives the proxy when it wakes. If all threads compute, the
-            // proxy's own thread finds the post (`transport/proxy/duty.rs`).
+            // A waiting thread of this rank may sleep there. It drives the proxy when it wakes. If all threads compute,
+            // the proxy's own thread finds the post (`transport/proxy/duty.rs`).
             m.ring(usize::from(post.queue));
             if count >= LARGE_POST {
                 m.progress();

@@ -164,8 +164,8 @@ fn a_rebind_on_a_gpu_patches_parameters_and_graphs_keep_theirs() {
     result.unwrap();
 }
 
-/// One thread plays both ranks, so a rebind that waited for the launch in flight would wait for a launch that this thread
-/// has yet to make.
+/// One thread plays both ranks, so a rebind that waited for the launch in flight would wait for a launch that this
+/// thread has yet to make.
 #[test]
 fn a_rebind_beside_a_launch_in_flight_waits_for_nothing_and_changes_nothing_of_it() {
     let Some(device) = device() else { return };

@@ -1,5 +1,5 @@
-//! Links of the documents lead somewhere: every relative link of a Markdown file names a file of the repository, and every
-//! decision that source or text names by its number exists.
+//! Links of the documents lead somewhere: every relative link of a Markdown file names a file of the repository, and
+//! every decision that source or text names by its number exists.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};

@@ -381,8 +381,8 @@ impl Stage {
                 }
             }
         }
-        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks. So
-        // is an outbox that bulk copies fill: what a post reads there must have been copied there.
+        // Bytes that several ranks have, or that posts write, and that bulk copies reach are also bytes between ranks.
+        // So is an outbox that bulk copies fill: what a post reads there must have been copied there.
         let index = Index::of(&uses);
         let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
         let is_routed = |span: &Span| routed.iter().any(|to| meets(to, span));

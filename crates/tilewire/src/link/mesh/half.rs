@@ -43,7 +43,8 @@ impl Half {
         self.join(world, Box::new(carrier), Joint::Loop(ends), options.thread)
     }
 
-    /// Makes the transport over a carrier, as [`over`](Self::over) does. Collective: if a rank cannot, all get an error.
+    /// Makes the transport over a carrier, as [`over`](Self::over) does. Collective: if a rank cannot, all get an
+    /// error.
     pub(super) fn join(
         self,
         world: &Shared,
@@ -54,8 +55,8 @@ impl Half {
         world.all_have("mesh/driven", self.over(carrier, joint, relieves), world.deadline())
     }
 
-    /// Makes the transport over a carrier. If this rank has far peers, its proxy has a thread. On a CPU, `relieves` says
-    /// whether that thread also takes over from waiting threads that sleep.
+    /// Makes the transport over a carrier. If this rank has far peers, its proxy has a thread. On a CPU, `relieves`
+    /// says whether that thread also takes over from waiting threads that sleep.
     pub(super) fn over(
         self,
         carrier: Box<dyn Carrier>,

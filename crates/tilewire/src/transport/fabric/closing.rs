@@ -1,7 +1,7 @@
 //! Memory of closed regions, which stays until no write of a peer can reach it any more.
 //!
-//! A provider may still be receiving a write when its region is closed, and only the sender learns when such a write has
-//! ended. So the memory stays until every peer has said that its writes from before have ended.
+//! A provider may still be receiving a write when its region is closed, and only the sender learns when such a write
+//! has ended. So the memory stays until every peer has said that its writes from before have ended.
 //!
 //! ```text
 //!   this rank                                              every connected peer
@@ -11,8 +11,8 @@
 //!   lets go of it ◀───── word in this rank's hall ───────  "ended n"
 //! ```
 //! A word is followed by its seal, since a read may see half of a write. One word of each kind is under way between two
-//! ranks, so a provider without order cannot confuse them. A peer that is gone says nothing, and the memory stays as long
-//! as the carrier.
+//! ranks, so a provider without order cannot confuse them. A peer that is gone says nothing, and the memory stays as
+//! long as the carrier.
 #![forbid(unsafe_code)]
 
 use crate::tensor::Memory;
@@ -108,8 +108,8 @@ impl Closing {
         self.writes.remove(&id);
     }
 
-    /// Looks at the words that peers have written, and lets go of memory. Returns the words to be written, each with its
-    /// receiver.
+    /// Looks at the words that peers have written, and lets go of memory. Returns the words to be written, each with
+    /// its receiver.
     pub fn step(&mut self, read: impl Fn(usize, Word) -> Option<u64>) -> Vec<(usize, Word, u64)> {
         let mut words = Vec::new();
         for said in &mut self.peers {

@@ -37,8 +37,8 @@
 //!   poll does not count.
 //! - **Trust**: keys are random where the provider lets us choose, and travel only over the bootstrap. Where numbers
 //!   have room for a cookie (`number.rs`), numbers of strangers are dropped and counted. Where they have none
-//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**. A failure that the provider reports without one of
-//!   this rank's writes is a stranger's, who may have connected and sent anything. It is counted, too.
+//!   ([`Numbers::Bare`]: verbs, efa) **the network must be private**. A failure that the provider reports without one
+//!   of this rank's writes is a stranger's, who may have connected and sent anything. It is counted, too.
 //! - **The carrier does not watch for dead peers**, because providers tell an idle rank nothing about a peer that died.
 //!   A failed write is an error that names the peer.
 //! - **Must not know**: the meaning of a notice, segments, kernels.
@@ -572,8 +572,8 @@ fn place(region: &Region) -> Place {
 /// Bytes of a carrier's own memory.
 fn read<const N: usize>(memory: &Memory, at: usize) -> [u8; N] {
     let place = memory.part(at, N);
-    // SAFETY: these are bytes inside the memory, which the handle keeps alive. A peer may be writing them, so the read is
-    // volatile, and callers expect torn values.
+    // SAFETY: these are bytes inside the memory, which the handle keeps alive. A peer may be writing them, so the read
+    // is volatile, and callers expect torn values.
     unsafe { place.start().cast::<[u8; N]>().read_volatile() }
 }
 

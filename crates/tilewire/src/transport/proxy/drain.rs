@@ -6,8 +6,8 @@
 //! thread steps once more after it has looked at the clock, so that a rank which was suspended does not report as
 //! missing a confirmation that arrived meanwhile.
 //!
-//! **A peer that has left** takes no more posts, and not every provider reports that. It gets [`GONE`] without progress,
-//! because a peer that ends properly may leave a moment before its last confirmation arrives.
+//! **A peer that has left** takes no more posts, and not every provider reports that. It gets [`GONE`] without
+//! progress, because a peer that ends properly may leave a moment before its last confirmation arrives.
 #![forbid(unsafe_code)]
 
 use super::{Abort, Proxy, ProxyError, State};

@@ -18,8 +18,8 @@
 //!   release store of the slot, so all earlier posts to the peer are read before the waiting role overwrites their
 //!   sources.
 //! - **Waiting threads drive the proxy**: any thread of the rank calls [`Proxy::step`] in every unready round of a
-//!   wait. The call returns immediately if another thread is inside (`turns.rs`). A launch ends with `Proxy::leave`, and
-//!   a transport with [`Proxy::drain`].
+//!   wait. The call returns immediately if another thread is inside (`turns.rs`). A launch ends with `Proxy::leave`,
+//!   and a transport with [`Proxy::drain`].
 //!   `Proxy::settle` runs before a wait is judged to be in vain, because a post reaches the peer's slots only when both
 //!   proxies have run.
 //! - **A thread of the rank** (`thread.rs`) drives the proxy when no waiting thread does: while kernels of a GPU wait,
@@ -160,7 +160,7 @@ struct Peer {
 #[derive(Clone, Copy)]
 struct Held {
     post: Posted,
-    /// The number of the next write when the post was taken from the ring, which says how old the post is.
+    /// Its number among posts and writes, which says how old it is.
     number: u64,
     /// A signal or a flush may go only when all writes with smaller numbers are delivered.
     after: u64,
@@ -442,6 +442,7 @@ impl State {
             let post = entry.map_err(|bad| ProxyError::Entry { head: bad.head })?;
             let peer = self.check(&post)?;
             let held = Held { post, number: self.next, after: self.next };
+            self.next += 1;
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
             // Bytes go before credits: a peer waits for bytes, and rarely for the last credit. Credits cannot starve,
             // because bytes need credits of the peer, too.

@@ -9,8 +9,8 @@
 //! All parts of one delivery carry the same notice. The receiver counts them, and moves the slot of the line when
 //! `parts` of them have arrived, in any order. A *large step* is a jump of more than [`MOST_DELTA`], or one to
 //! another operation's word. Each of its digits travels with an empty write of its own, beside the parts, and the slot
-//! moves when all parts and all digits have arrived. Digit k has bits 8 + 7k to 14 + 7k of the step, and no write of the
-//! delivery has the same notice as a digit. Nothing depends on the order of a carrier, and nothing on the sender's
+//! moves when all parts and all digits have arrived. Digit k has bits 8 + 7k to 14 + 7k of the step, and no write of
+//! the delivery has the same notice as a digit. Nothing depends on the order of a carrier, and nothing on the sender's
 //! address.
 //!
 //! **Nothing is overwritten.** A word travels in notices alone. A carrier keeps every notice until the receiver has
@@ -32,8 +32,8 @@ use crate::transport::layout::LINE;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The number of control lines that a notice can name. The last number of 20 bits is left out, so that no notice has all
-/// bits set: carriers use that number for themselves (`fabric/number.rs`).
+/// The number of control lines that a notice can name. The last number of 20 bits is left out, so that no notice has
+/// all bits set: carriers use that number for themselves (`fabric/number.rs`).
 pub(crate) const MOST_LINES: usize = (1 << 20) - 1;
 /// The largest jump that fits into one notice.
 const MOST_DELTA: u64 = (1 << 9) - 1;

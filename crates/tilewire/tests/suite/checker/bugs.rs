@@ -301,7 +301,8 @@ fn a_tile_too_many_leaves_the_staging() {
     assert!(fault.lines()[0].file.ends_with("links.rs"), "{fault}");
 }
 
-/// Kernels name control lines by number. A proxy refuses those of other ranks and of other peers, and so does the model.
+/// Kernels name control lines by number. A proxy refuses those of other ranks and of other peers, and so does the
+/// model.
 #[test]
 fn a_notice_for_a_line_of_another_rank_or_a_flush_for_another_peer_is_found() {
     let world = Rehearsal::small(3, 1).mesh(&[&[0], &[1], &[2]]);

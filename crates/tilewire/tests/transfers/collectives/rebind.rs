@@ -6,7 +6,9 @@ use tilewire::collective::RebindError;
 use tilewire::link::{ShmTransport, Window};
 use tilewire::tensor::Axis;
 use tilewire::transport::Rank;
-use tilewire::{Bf16, RunError, Tensor, all_gather, all_reduce, all_to_all, map, recv, reduce_scatter, send};
+use tilewire::{
+    Algorithm, Bf16, RunError, Tensor, all_gather, all_reduce, all_to_all, barrier, map, recv, reduce_scatter, send,
+};
 
 #[test]
 fn every_launch_may_have_tensors_of_its_own() {
@@ -149,6 +151,37 @@ fn posts_read_the_new_input_where_it_lies() {
 /// Element `i` of the data of a rank in a step.
 fn of_step(step: usize, rank: usize, i: usize) -> u32 {
     (step * 10_000 + rank * 1000 + i) as u32
+}
+
+/// In one shot peers read the input where it lies, and nobody reaches the output, although it is in a window.
+#[test]
+fn a_window_that_the_plan_does_not_need_is_swapped_like_the_others() {
+    threads(2, "spare windows", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let windows = (0..4).map(|_| Window::<u32>::allocate(&link, 16)).collect::<Result<Vec<_>, _>>()?;
+        let (short, other) = (Window::<u32>::allocate(&link, 8)?, Window::<f32>::allocate(&link, 16)?);
+        let call = all_reduce(&link, windows[0].tensor(), windows[1].tensor()).algorithm(Algorithm::OneShot);
+        let mut sum = call.window(&windows[0]).window(&windows[1]).build()?;
+        for step in 0..40 {
+            let (out, inp) = (&windows[step % 2 * 2], &windows[step % 2 * 2 + 1]);
+            inp.tensor().fill(step as u32 + 1);
+            out.tensor().fill(0);
+            sum.rebind_windows(out, inp)?;
+            sum.run()?;
+            assert_eq!(out.tensor().to_vec(), [2 * step as u32 + 2; 16]);
+            // Peers have read the input when all have ended.
+            barrier(&link).run()?;
+        }
+        for (result, part) in [
+            (sum.rebind_windows(&short, &windows[1]), "is [1, 8]"),
+            (sum.rebind_windows(&other, &windows[1]), "elements of f32"),
+        ] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("output") && error.contains(part), "{error}");
+        }
+        drop(sum);
+        Ok(link.close()?)
+    });
 }
 
 #[test]

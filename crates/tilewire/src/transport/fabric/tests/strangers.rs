@@ -170,8 +170,8 @@ fn guessed_keys_disturb_nobody() {
             stranger.to.key ^= 1 + (random.next() >> 1);
             let (mut got, mut is_sent) = (Vec::new(), false);
             for _ in 0..polls {
-                // One write: version 1.17 crashes in a stranger that goes on after its connection has ended. Whatever the
-                // provider says, it says it to the stranger.
+                // One write: version 1.17 crashes in a stranger that goes on after its connection has ended. Whatever
+                // the provider says, it says it to the stranger.
                 let source = tilewire_fabric::Source::Copied(&[0xee; 8]);
                 is_sent = is_sent
                     || stranger.endpoint.write_delivered(stranger.to, source, Some(random.next()), 1)
