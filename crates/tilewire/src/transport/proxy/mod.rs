@@ -55,7 +55,7 @@ use crate::tensor::{Memory, NoticeKind, Posted, PostedNotice, PostedSpan, Ring};
 use drain::NAP;
 use duty::Duty;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::OnceLock;
 use std::time::Duration;
 use turns::{Inside, Panicked, Turns};
@@ -148,8 +148,8 @@ struct Peer {
     to: PostedTo,
     announced: Announced,
     held: VecDeque<Held>,
-    /// Writes to this peer that are not delivered yet.
-    under_way: BTreeSet<u64>,
+    /// Writes to this peer that are not delivered yet, each with the number of its post.
+    under_way: BTreeMap<u64, u64>,
     /// The delivery under way for each control line.
     deliveries: HashMap<u64, Delivery>,
     /// Grows when the carrier takes or confirms a write to this peer, and with every flush.
@@ -189,7 +189,7 @@ impl Proxy {
             to,
             announced: Announced::default(),
             held: VecDeque::new(),
-            under_way: BTreeSet::new(),
+            under_way: BTreeMap::new(),
             deliveries: HashMap::new(),
             progress: 0,
         };
@@ -563,7 +563,7 @@ impl State {
             let may = !full
                 && !line.is_some_and(|line| lines.contains(&line))
                 && self.may_go(number, &next, kept.is_empty())?;
-            if may && self.write(number, &next.post)? {
+            if may && self.write(number, &next)? {
                 (*progress, started) = (true, true);
                 continue;
             }
@@ -594,19 +594,20 @@ impl State {
     /// True if all earlier posts to the peer are delivered.
     fn is_covered(&self, number: usize, held: &Held, is_first: bool) -> bool {
         let peer = self.peers[number].as_ref().expect("a peer with held posts");
-        is_first && peer.under_way.first().is_none_or(|&first| first >= held.after)
+        is_first && peer.under_way.first_key_value().is_none_or(|(&first, _)| first >= held.after)
     }
 
     /// Gives a post to the carrier, after the digits of its delivery. Returns false if the carrier cannot take it now.
     /// Digits that it has taken already are not sent again.
-    fn write(&mut self, number: usize, post: &Posted) -> Result<bool, ProxyError> {
+    fn write(&mut self, number: usize, held: &Held) -> Result<bool, ProxyError> {
+        let Held { post, number: age, .. } = held;
         // Checked again, because the region or the source may have been removed while the post was held.
         self.destination(number, post)?;
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
         let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));
         let Some(PostedNotice { slot: line, value: word, parts, .. }) = post.notice else {
-            return self.start(number, source, (target, offset), None);
+            return self.start((number, *age), source, (target, offset), None);
         };
         let Peer { to, announced, deliveries, .. } = self.peers[number].as_mut().expect("checked");
         let delivery = match deliveries.entry(line) {
@@ -620,12 +621,12 @@ impl State {
         let (told, taken) = (delivery.told, delivery.digits);
         for index in taken..told.digits {
             let nothing = (Source::Inline(&[]), (Target::Region(post.target), 0));
-            if !self.start(number, nothing.0, nothing.1, Some((line, told.digit(index))))? {
+            if !self.start((number, *age), nothing.0, nothing.1, Some((line, told.digit(index))))? {
                 return Ok(false);
             }
             self.delivery(number, line).digits += 1;
         }
-        let went = self.start(number, source, (target, offset), Some((line, told.notice)))?;
+        let went = self.start((number, *age), source, (target, offset), Some((line, told.notice)))?;
         if went {
             self.delivery(number, line).missing -= 1;
         }
@@ -640,7 +641,7 @@ impl State {
 
     fn start(
         &mut self,
-        peer: usize,
+        (peer, age): (usize, u64),
         source: Source<'_>,
         (target, offset): (Target, u64),
         line: Option<(u64, u32)>,
@@ -653,7 +654,7 @@ impl State {
         self.next += 1;
         self.writes.insert(id, (peer, line.map(|(line, _)| line)));
         let to = self.peers[peer].as_mut().expect("checked");
-        to.under_way.insert(id);
+        to.under_way.insert(id, age);
         to.progress += 1;
         if let Some((line, _)) = line {
             self.delivery(peer, line).under_way += 1;
@@ -682,7 +683,7 @@ impl Peer {
     /// A number that says how old the oldest undelivered post is; `None` if all are delivered.
     fn oldest(&self) -> Option<u64> {
         let held = self.held.front().map(|held| held.number);
-        held.into_iter().chain(self.under_way.first().copied()).min()
+        held.into_iter().chain(self.under_way.first_key_value().map(|(_, &age)| age)).min()
     }
 }
 
