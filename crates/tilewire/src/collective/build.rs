@@ -30,7 +30,7 @@ impl<'l> Request<'_, 'l> {
     /// A map whose blocks do not split groups of neighbours. How large groups are is known once the hooks are traced.
     fn in_whole_groups(&self, plan: Itinerary) -> Result<Itinerary, RunError> {
         let Work::Map { blocks, share } = plan.work else { return Ok(plan) };
-        if blocks <= 1 || self.hooks.output_shape.is_some() || !plan.faults.is_empty() {
+        if blocks <= 1 || self.hooks.output_shape.is_some() || plan.out.len() == 0 || !plan.faults.is_empty() {
             return Ok(plan);
         }
         let len = plan.out.len();

@@ -96,6 +96,8 @@ mod tests {
         for blocks in [2, 3, 7, 8, 64, 257, 300] {
             assert!(of(blocks) == must, "{blocks} blocks");
         }
+        let (nothing, none) = (Tensor::<f32>::zeros(0), Tensor::<f32>::zeros(0));
+        map(&none, &nothing).blocks(3).produce(|c| c.input.load(c.pos()).group_sum(8)).run().unwrap();
         // Two sizes at once, of which neither is a multiple of the other.
         let two = |blocks: usize, size: u32| {
             let out = Tensor::<f32>::zeros(LEN);

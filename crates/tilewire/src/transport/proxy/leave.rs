@@ -54,6 +54,11 @@ impl Held {
         self.post.span.is_none() && self.is_of(NoticeKind::Credit)
     }
 
+    /// The control line of its notice.
+    pub(super) fn line(&self) -> Option<u64> {
+        self.post.notice.map(|notice| notice.slot)
+    }
+
     pub(super) fn is_delivery(&self) -> bool {
         self.post.span.is_some() && self.is_of(NoticeKind::Data)
     }

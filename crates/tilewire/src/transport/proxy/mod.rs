@@ -446,7 +446,8 @@ impl State {
             let queue = &mut self.peers[peer].as_mut().expect("checked").held;
             // Bytes go before credits: a peer waits for bytes, and rarely for the last credit. Credits cannot starve,
             // because bytes need credits of the peer, too.
-            let credits = queue.iter().rev().take_while(|held| held.is_credit()).count();
+            let credits =
+                queue.iter().rev().take_while(|credit| credit.is_credit() && credit.line() != held.line()).count();
             queue.insert(queue.len() - if held.is_delivery() { credits } else { 0 }, held);
         }
         Ok(())

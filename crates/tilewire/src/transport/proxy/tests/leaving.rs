@@ -85,4 +85,11 @@ fn bytes_overtake_credits_but_no_signal_and_no_bytes() {
     rig.deliver(0, 1, (16, 8), (2, matched(1), 1));
     rig.step(0);
     assert_eq!((net.lines(), rig.slot(0, 4)), (vec![2, 6], 1));
+    (0..2).for_each(|_| net.deliver(0));
+    rig.step(0);
+    // Words of one line keep their order.
+    rig.signal(0, 1, (7, 1), NoticeKind::Credit);
+    rig.deliver(0, 1, (24, 8), (7, 2, 1));
+    rig.step(0);
+    assert_eq!((net.lines(), rig.nodes[0].proxy.error()), (vec![7], None));
 }
