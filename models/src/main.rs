@@ -18,7 +18,7 @@
 //! | `without_fence` | without the fence a wake-up can be lost, which is why naps are bounded |
 //! | `hand_over`, `hand_over_again` | a thread that falls asleep hands its posts over: the proxy's thread wakes |
 //! | `ended` | the proxy's thread learns that it must end |
-//! | `two_steppers`, `three_steppers` | a waiting thread and others drive one proxy: an arrival is taken once, and rings |
+//! | `two_steppers`, `three_steppers` | waiting threads drive one proxy: each arrival is taken once, and rings |
 //! | `gang` | two ranks that need each other: both start, once, and none stays in `flush` |
 //! | `flushing` | a rank that flushes before it comes again lets the other start |
 //!

@@ -153,8 +153,8 @@ impl<'l> Launch<'l> {
     }
 
     /// Runs the kernel. On the CPU, this returns when it has finished. On a GPU, this only starts it, and
-    /// [`Launch::sync`] or a later call reports how it ended. Over a network, what a kernel of your own posted without a
-    /// flush may still be read from its source until `sync` returns.
+    /// [`Launch::sync`] or a later call reports how it ended. Over a network, what a kernel of your own posted without
+    /// a flush may still be read from its source until `sync` returns.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
         if self.takes_shortcut() { Ok(()) } else { self.run_through() }

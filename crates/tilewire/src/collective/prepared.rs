@@ -172,8 +172,9 @@ impl<'l> PreparedExchange<'l> {
     /// Starts a launch on a CUDA stream of others: it runs after the work that is on the stream now, and later work
     /// there runs after it. Returns as [`run`](Self::run) does on a GPU, but if threads of this process share the GPU,
     /// only when those that the launch waits for have called it too. Launches of a transport run one after another,
-    /// whichever streams they are for. The other ranks may use streams of their own, or none; but among threads that share
-    /// a GPU either all of them replay a captured launch, or none, for replays of others' graphs are not seen here.
+    /// whichever streams they are for. The other ranks may use streams of their own, or none; but among threads that
+    /// share a GPU either all of them replay a captured launch, or none, for replays of others' graphs are not seen
+    /// here.
     ///
     /// If the stream is being captured, its graph gets the launch, with the tensors and scalars of now, and keeps all
     /// it needs alive. This needs [`NvlOptions::foreign_captures`](crate::link::NvlOptions::foreign_captures). If only
