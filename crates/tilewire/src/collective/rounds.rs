@@ -20,7 +20,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
     /// Each round is a separate role in every block. This needs few blocks, which suits the threads of a processor. If
-    /// the world has more ranks than a block has roles for, this acts as `Blocks`.
+    /// the world has more ranks than a block has roles for, with their copies, this acts as `Blocks`.
     Roles,
     /// Each round has its own blocks: a grid of rounds × blocks, which suits a GPU. With far peers, rounds have
     /// different numbers of blocks.
@@ -188,7 +188,7 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
         let legs = self.rounds.iter().flatten().flatten().count() + usize::from(self.own.is_some());
         let one_role = self.packets && legs > 1;
         match how {
-            Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.in_roles(k, legs, one_role),
+            Rounds::Roles if one_role || legs * self.copies as usize <= BLOCK_ROLES => self.in_roles(k, legs, one_role),
             Rounds::Legs => self.split().in_blocks(k, "exchange"),
             _ => self.in_blocks(k, "send"),
         }
