@@ -89,6 +89,9 @@ fn bytes_beyond_four_gibibytes_are_written_where_they_belong() {
     }
 }
 
+/// A change of a descriptor.
+type Damage = dyn Fn(&mut Posted);
+
 /// What a kernel must not post: the rank breaks with a cause that says what, and no byte of the peer changes.
 #[test]
 fn a_damaged_descriptor_breaks_the_rank_and_writes_nothing() {
@@ -105,7 +108,7 @@ fn a_damaged_descriptor_breaks_the_rank_and_writes_nothing() {
     let wraps = span(&|span| span.destination = u64::MAX - 3);
     let large = span(&|span| span.bytes = 1 << 40);
     let foreign = span(&|span| span.source = 4096);
-    let damages: [(&str, &dyn Fn(&mut Posted)); 7] = [
+    let damages: [(&str, &Damage); 7] = [
         ("beyond the region", &beyond),
         ("wraps around", &wraps),
         ("more than everything", &large),
