@@ -42,7 +42,7 @@ impl Proxy {
             let mut state = self.enter()?;
             let progress = self.step_inside(&mut state);
             if let Some(error) = self.error() {
-                return Err(error.clone().into());
+                return Err(self.told(error.clone()));
             }
             if is_over(&state) {
                 return Ok(());
@@ -65,9 +65,7 @@ impl Proxy {
                     true => self.fail(ProxyError::Carrier { peer: Some(peer), what }),
                     false => self.fail(ProxyError::Late { peer, posts }),
                 };
-                // Of several causes the first one counts, for all ranks.
-                let told = self.aborts.get(self.rank).and_then(Abort::get).filter(|cause| cause.rank != self.rank);
-                return Err(told.map_or(error.into(), |cause| TransportError::Broken { cause }));
+                return Err(self.told(error));
             }
             idle = if progress { 0 } else { idle + 1 };
             match idle {
@@ -76,6 +74,13 @@ impl Proxy {
                 _ => sleep(NAP),
             }
         }
+    }
+
+    /// This proxy's error, or what another rank did that counts for all ranks: the network to a peer fails because that
+    /// peer has died, for example.
+    fn told(&self, error: ProxyError) -> TransportError {
+        let cause = self.aborts.get(self.rank).and_then(Abort::get).filter(|cause| cause.rank != self.rank);
+        cause.map_or(error.into(), |cause| TransportError::Broken { cause })
     }
 }
 
