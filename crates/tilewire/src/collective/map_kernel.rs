@@ -98,7 +98,7 @@ mod tests {
         }
         let (nothing, none) = (Tensor::<f32>::zeros(0), Tensor::<f32>::zeros(0));
         map(&none, &nothing).blocks(3).produce(|c| c.input.load(c.pos()).group_sum(8)).run().unwrap();
-        // Two sizes at once, of which neither is a multiple of the other.
+        // Groups of two sizes in one hook. The shares of blocks must be multiples of both.
         let two = |blocks: usize, size: u32| {
             let out = Tensor::<f32>::zeros(LEN);
             let call = map(&out, &inp).blocks(blocks);

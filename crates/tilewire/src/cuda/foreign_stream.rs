@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Outside of a capture, all launches of a transport are on its own stream, so any number of streams may be served.
-//! A graph that others captured runs on their streams. An event takes turns between it and everything else: whoever
-//! launches waits for it first and records it afterwards. An ordinary event may not cross a capture, so the graph has
+//! A graph that others captured runs on their streams. An event orders it with everything else: whoever launches waits
+//! for the event first, and records it afterwards. An ordinary event may not cross a capture, so the graph has
 //! external event nodes. They are left out while one stream alone uses the transport, whose order then is enough.
 
 use super::device::{Device, held};

@@ -11,7 +11,7 @@
 //!
 //! A confirmation comes after the notice is in the receiver's inbox, however long it is delayed. So a write that starts
 //! after the confirmation is behind the notice, as [`Carrier`] demands. Every refusal ends after a few attempts, and
-//! every delay after a few polls, because a carrier may not keep a write for ever.
+//! every delay after a few polls, because a carrier must complete every write.
 
 use super::carrier::{Carrier, Event, Source, Target, Write};
 use super::error::ProxyError;

@@ -1,8 +1,8 @@
 //! One thread at a time is inside a proxy. Threads that only want to make progress do not wait for their turn.
 //!
 //! A stepping thread that finds another one inside goes away, and may then sleep. The other one may have polled the
-//! carrier before something arrived, and the arrival may be what woke the first. So whoever leaves rings for the
-//! threads that were refused:
+//! carrier before the arrival that woke the first one. So a thread that leaves rings the bell for the threads that it
+//! kept out:
 //!
 //! ```text
 //!   refused thread                              thread inside

@@ -62,7 +62,7 @@ fn a_scale_that_lies_once_for_its_group_stays_in_its_slot() {
     }
 }
 
-/// Also among so many ranks that a block's staging has fewer slots than two for each.
+/// This includes worlds where a block has fewer than two slots of staging for each rank.
 #[test]
 fn such_a_ring_is_among_what_ships() {
     for ranks in [2, 3, 9] {

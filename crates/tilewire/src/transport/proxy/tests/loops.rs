@@ -52,7 +52,7 @@ fn carry(writes: usize, seed: Option<u64>) -> Vec<Seen> {
             return seen;
         }
     }
-    panic!("the carrier keeps a write for ever: {seen:?}");
+    panic!("the carrier never completes a write: {seen:?}");
 }
 
 #[test]
