@@ -281,7 +281,34 @@ impl Endpoint {
         data: Option<u64>,
         token: u64,
     ) -> Result<Posted, FabricError> {
-        let mut flags = sys::DELIVERY_COMPLETE | sys::COMPLETION;
+        self.write_message(to, source, data, token, sys::DELIVERY_COMPLETE)
+    }
+
+    /// As [`writedata`](Endpoint::writedata), also from bytes that are copied. Unlike
+    /// [`inject_writedata`](Endpoint::inject_writedata), it has a completion, so a failure says which write has failed.
+    /// The provider `ofi_rxm` of 1.17 crashes when a connection is lost with an injected write under way.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn write_copied(
+        &mut self,
+        to: Remote,
+        source: Source<'_>,
+        data: u64,
+        token: u64,
+    ) -> Result<Posted, FabricError> {
+        self.write_message(to, source, Some(data), token, 0)
+    }
+
+    fn write_message(
+        &mut self,
+        to: Remote,
+        source: Source<'_>,
+        data: Option<u64>,
+        token: u64,
+        flags: u64,
+    ) -> Result<Posted, FabricError> {
+        let mut flags = flags | sys::COMPLETION;
         flags |= data.map_or(0, |_| sys::REMOTE_CQ_DATA);
         flags |= if matches!(source, Source::Copied(_)) { sys::INJECT } else { 0 };
         self.post(to, source, token, |ep, (addr, address, key), mut from, context| {

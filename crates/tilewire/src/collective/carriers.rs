@@ -88,6 +88,10 @@ impl Carrier for Faulty {
         }
     }
 
+    fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError> {
+        self.inner.unconfirmed(peer)
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         match (self.fault, self.writes) {
             (Fault::FailsToPoll, 0) => {

@@ -187,6 +187,10 @@ impl WaitHost for SegmentWaits {
         self.proxies.iter().filter(|proxy| proxy.step()).count() > 0
     }
 
+    fn is_slow(&self) -> bool {
+        self.proxies.iter().any(|proxy| proxy.is_polled())
+    }
+
     fn behind(&self) -> Option<usize> {
         self.proxies.iter().find_map(|proxy| proxy.behind())
     }
@@ -334,6 +338,10 @@ mod tests {
             let taken = (self.0, write.id, write.peer, write.notice.expect("a signal"));
             self.1.0.lock().unwrap().taken.push(taken);
             Ok(true)
+        }
+
+        fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
+            Ok(0)
         }
 
         fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

@@ -73,6 +73,12 @@ pub trait WaitHost: Send + Sync {
         false
     }
 
+    /// True if [`WaitHost::progress`] makes system calls, as for a network. A wait then spins for fewer rounds before it
+    /// yields, because ranks that share the processor may have to run first.
+    fn is_slow(&self) -> bool {
+        false
+    }
+
     /// The rank that keeps the queue of posts full, if that is known. Called when a wait for room has expired, to name
     /// the rank.
     fn behind(&self) -> Option<usize> {
@@ -185,6 +191,8 @@ impl fmt::Debug for Waits {
 /// How an idle participant passes the time: it spins, then yields, then sleeps.
 pub(crate) struct Backoff {
     rounds: u32,
+    /// What one round adds to `rounds`.
+    weight: u32,
     since: Option<Instant>,
     deadline: Option<Duration>,
     expired: bool,
@@ -192,6 +200,8 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     const SPINS: u32 = 256;
+    /// The weight of a round whose progress makes system calls: 32 of them take about 30 µs.
+    const SLOW: u32 = 8;
     /// How long to yield before sleeping, regardless of the number of yields: if others want the processor, each yield
     /// costs one of their time slices. Sleeping sooner makes large messages slower (docs/decisions/0010).
     const YIELDING: Duration = Duration::from_millis(1);
@@ -203,7 +213,7 @@ impl Backoff {
     const STALLED: Duration = Duration::from_millis(5);
 
     pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
-        Backoff { rounds: 0, since: None, deadline, expired: false }
+        Backoff { rounds: 0, weight: 1, since: None, deadline, expired: false }
     }
 
     /// True while spinning: then only the cheapest checks are made.
@@ -222,7 +232,10 @@ impl Backoff {
     ///
     /// `polls`: `ready` cannot detect everything that is waited for, so sleep only briefly.
     pub(crate) fn pause(&mut self, waits: &Waits, polls: bool, ready: &mut dyn FnMut() -> bool) -> bool {
-        self.rounds = self.rounds.saturating_add(1);
+        if self.rounds == 0 && waits.0.as_ref().is_some_and(|host| host.is_slow()) {
+            self.weight = Self::SLOW;
+        }
+        self.rounds = self.rounds.saturating_add(self.weight);
         if waits.0.as_ref().is_some_and(|host| host.progress()) {
             return false;
         }
@@ -261,5 +274,48 @@ mod tests {
         assert!((1..Backoff::SPINS).all(|_| !pause()));
         assert!(!pause(), "the caller looks once more");
         assert!(pause());
+    }
+
+    /// A host whose rounds are slow, or not.
+    struct Idle(bool);
+
+    impl WaitHost for Idle {
+        fn aborted(&self) -> Option<u64> {
+            None
+        }
+
+        fn is_slow(&self) -> bool {
+            self.0
+        }
+
+        fn explain(&self, _: u64) -> String {
+            String::new()
+        }
+
+        fn sleep(&self, ready: &mut dyn FnMut() -> bool, _: Duration) -> bool {
+            ready()
+        }
+
+        fn owner(&self, _: usize) -> usize {
+            0
+        }
+
+        fn bell(&self, _: usize) -> Bell<'_> {
+            static WORD: AtomicU32 = AtomicU32::new(0);
+            Bell { word: &WORD, sleepers: 1 }
+        }
+
+        fn ring(&self, _: usize) {}
+
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn a_host_with_slow_rounds_spins_for_fewer() {
+        let spins = |is_slow: bool| {
+            let (waits, mut backoff) = (Waits::on(Arc::new(Idle(is_slow))), Backoff::new(None));
+            (0..Backoff::SPINS).take_while(|_| !backoff.pause(&waits, false, &mut || false) && backoff.spins()).count()
+        };
+        assert_eq!([spins(false), spins(true)], [255, 31]);
     }
 }

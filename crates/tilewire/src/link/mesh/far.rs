@@ -20,7 +20,7 @@ use crate::link::ShmTransport;
 use crate::link::Transport;
 use crate::tensor::{Memory, Ring};
 use crate::transport::layout::Layout;
-use crate::transport::proxy::{Lines, Target};
+use crate::transport::proxy::Lines;
 use crate::transport::{Doorbell, PostedHere, Rank, TransportError};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -107,12 +107,9 @@ impl FarMemory {
     }
 
     /// The memory that each sender may write here.
-    pub fn targets(&self) -> HashMap<(usize, Target), Memory> {
-        let far = self.peers.iter().enumerate().filter_map(|(sender, peer)| Some((sender, peer.as_ref()?)));
-        let of = |(sender, peer): (usize, &FarPeer)| {
-            [((sender, Target::Region(0)), peer.staging.clone()), ((sender, Target::Lines), self.lines.clone())]
-        };
-        far.flat_map(of).collect()
+    pub fn targets(&self) -> HashMap<(usize, u16), Memory> {
+        let of = |(sender, peer): (usize, &Option<FarPeer>)| Some(((sender, 0), peer.as_ref()?.staging.clone()));
+        self.peers.iter().enumerate().filter_map(of).collect()
     }
 
     /// The memory that posts may read.

@@ -147,6 +147,10 @@ impl Carrier for Nowhere {
 
     fn give_back(&mut self, _: &Memory) {}
 
+    fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
+        Ok(0)
+    }
+
     fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Domains of processes, or of threads that ask for it, joined by a network.
 //!
 //! ```text
-//!  every rank: opens a carrier ── card, places of lines and of each peer's staging ──▶ all ranks, over the bootstrap
+//!  every rank: opens a carrier ── card, places of each peer's staging ────────────▶ all ranks, over the bootstrap
 //!              connects to all far ranks, accepts their places ──▶ "connected" from all ──▶ the carrier drives a proxy
 //! ```
 //! A rank that fails in any step still takes part in the exchange that follows, so that all ranks get an error.
@@ -12,7 +12,7 @@ use crate::tensor::Memory;
 #[cfg(feature = "cuda")]
 use crate::transport::fabric::connect_all;
 use crate::transport::fabric::{Choice, FabricCarrier, FabricOptions as NetworkOptions, NetworkError};
-use crate::transport::proxy::{Carrier, Event, ProxyError, Target, Write};
+use crate::transport::proxy::{Carrier, Event, ProxyError, Write};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{Deadline, Rank, TransportError};
 use std::net::{IpAddr, Ipv4Addr};
@@ -146,8 +146,6 @@ struct Opened {
 struct Told {
     /// The card of the rank's carrier.
     card: Vec<u8>,
-    /// The place of the rank's control lines.
-    lines: Vec<u8>,
     /// The place where each rank's posts arrive; empty for near ranks.
     staging: Vec<Vec<u8>>,
 }
@@ -162,7 +160,6 @@ impl Opened {
         let (carrier, card) = FabricCarrier::open(options, half.rank().index(), ranks)?;
         let mut carrier = Kept { carrier: Some(carrier), together: together.clone() };
         let mut place = |memory: &Memory| carrier.register(memory);
-        let lines = place(&half.far.lines)?;
         let staging = half.far.peers.iter().map(|peer| match peer {
             // A peer needs only the key of its own staging.
             Some(peer) => place(&peer.staging),
@@ -172,7 +169,7 @@ impl Opened {
         for outbox in half.far.outboxes() {
             carrier.register(&outbox)?;
         }
-        Ok(Opened { carrier, told: Told { card, lines, staging } })
+        Ok(Opened { carrier, told: Told { card, staging } })
     }
 
     fn connect(&mut self, half: &Half, cards: &[Vec<u8>]) -> Result<(), TransportError> {
@@ -185,8 +182,7 @@ impl Opened {
     fn accept(&mut self, half: &Half, far: &[Option<Told>]) -> Result<(), TransportError> {
         for (peer, told) in far.iter().enumerate() {
             let Some(told) = told else { continue };
-            self.carrier.accept(peer, Target::Lines, &told.lines)?;
-            self.carrier.accept(peer, Target::Region(0), &told.staging[half.rank().index()])?;
+            self.carrier.accept(peer, 0, &told.staging[half.rank().index()])?;
         }
         Ok(())
     }
@@ -219,7 +215,7 @@ fn cards_of(far: &[Option<Told>]) -> Vec<Option<Vec<u8>>> {
 
 impl Told {
     fn to_bytes(&self) -> Vec<u8> {
-        let parts = [&self.card, &self.lines].into_iter().chain(&self.staging);
+        let parts = std::iter::once(&self.card).chain(&self.staging);
         parts.flat_map(|part| [&(part.len() as u32).to_le_bytes()[..], part].concat()).collect()
     }
 
@@ -230,7 +226,7 @@ impl Told {
             parts.push(rest.split_off(..len as usize)?.to_vec());
         }
         let mut parts = parts.into_iter();
-        Some(Told { card: parts.next()?, lines: parts.next()?, staging: parts.collect() })
+        Some(Told { card: parts.next()?, staging: parts.collect() })
     }
 }
 
@@ -277,6 +273,10 @@ impl Carrier for Counted {
         self.carrier.give_back(memory);
     }
 
+    fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError> {
+        self.carrier.unconfirmed(peer)
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         self.carrier.poll(events)
     }
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn what_a_rank_tells_survives_and_damage_is_refused() {
-        let told = Told { card: vec![1, 2, 3], lines: vec![4], staging: vec![vec![], vec![5; 300]] };
+        let told = Told { card: vec![1, 2, 3], staging: vec![vec![], vec![5; 300]] };
         let bytes = told.to_bytes();
         assert_eq!(Told::parse(&bytes), Some(told));
         assert_eq!(Told::parse(&bytes[..bytes.len() - 1]), None);

@@ -8,7 +8,7 @@ use super::choice::Confirmation;
 use super::error::NetworkError;
 
 /// The first bytes of a card, and of a place. The last of them is the version.
-const RANK: &[u8; 4] = b"twf\x02";
+const RANK: &[u8; 4] = b"twf\x03";
 const PLACE: &[u8; 4] = b"twm\x01";
 
 /// How a rank is reached.
@@ -18,6 +18,8 @@ pub(super) struct Card {
     pub confirmation: Confirmation,
     /// The size of a number in bytes.
     pub number_bytes: u8,
+    /// True if this rank counts the numbers that it sends.
+    pub counts: bool,
     pub address: Vec<u8>,
     /// The memory that the hellos of other ranks are written to.
     pub hall: Place,
@@ -44,6 +46,7 @@ impl Card {
             Confirmation::Echo => 1,
         });
         bytes.push(self.number_bytes);
+        bytes.push(self.counts.into());
         text(&mut bytes, &self.address);
         self.hall.put(&mut bytes);
         bytes.extend(self.greeting.to_le_bytes());
@@ -62,7 +65,7 @@ impl Card {
             [1] => Confirmation::Echo,
             _ => return Err(reader.wrong("the kind of confirmation")),
         };
-        let [number_bytes] = reader.take()?;
+        let [number_bytes, counts] = reader.take()?;
         let address = reader.text()?.to_vec();
         let hall = reader.place()?;
         let greeting = u64::from_le_bytes(reader.take()?);
@@ -71,7 +74,8 @@ impl Card {
             return Err(reader.wrong("the number of ranks"));
         }
         let cookies = reader.rest.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four")));
-        Ok(Card { provider, confirmation, number_bytes, address, hall, greeting, cookies: cookies.collect() })
+        let (counts, cookies) = (counts != 0, cookies.collect());
+        Ok(Card { provider, confirmation, number_bytes, counts, address, hall, greeting, cookies })
     }
 }
 
@@ -154,6 +158,7 @@ mod tests {
             provider: "tcp;ofi_rxm".to_string(),
             confirmation: Confirmation::Echo,
             number_bytes: 8,
+            counts: true,
             address: vec![1, 2, 3],
             hall: Place { base: 1 << 40, key: 7, bytes: 64 },
             greeting: u64::MAX,

@@ -54,6 +54,9 @@ pub struct Choice {
     pub confirmation: Confirmation,
     /// The kind of number that travels beside the bytes.
     pub numbers: Numbers,
+    /// True if this rank counts its numbers, so that small writes need no confirmation. The provider keeps the order of
+    /// writes.
+    pub counted: bool,
     /// True if the user named the provider.
     pub named: bool,
     /// The candidates that failed before this one passed, each with its reason.
@@ -109,6 +112,7 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
                         library: library.version(),
                         confirmation,
                         numbers,
+                        counted: counts(&provider, confirmation, numbers),
                         named: options.provider.is_some(),
                         passed_over: tried,
                     };
@@ -122,6 +126,13 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
         }
     }
     Err(NetworkError::NoProvider { tried })
+}
+
+/// True if the numbers over a provider are counted. Elsewhere than over `tcp`, that was never tried.
+fn counts(provider: &Provider, confirmation: Confirmation, numbers: Numbers) -> bool {
+    let is_tcp = provider.name().split(';').next() == Some("tcp");
+    let is_confirmed = confirmation == Confirmation::Provider && numbers == Numbers::Guarded;
+    is_tcp && is_confirmed && provider.keeps_write_order()
 }
 
 /// The devices of a provider that fit the options, with the preferred ones first. The error is text for the user.
@@ -202,9 +213,12 @@ fn open(provider: &Arc<Provider>, options: &FabricOptions) -> Result<(Endpoint, 
         let EndpointOptions { queue, .. } = EndpointOptions::default();
         let wanted = EndpointOptions { under_way: options.under_way, queue, descriptor: options.descriptor };
         let domain = Domain::open(provider.clone()).map_err(text)?;
-        let mut endpoint = Endpoint::open(&domain, &wanted).map_err(text)?;
-        match Trial::run(&mut endpoint, confirmation, numbers, options.inject_bytes) {
-            Ok(_) => return Ok((endpoint, confirmation, numbers)),
+        let mut tried = Endpoint::open(&domain, &wanted).map_err(text)?;
+        let trial = Trial::run(&mut tried, confirmation, numbers, options.inject_bytes);
+        // Its connection to itself would be looked at by every poll: two more descriptors over tcp.
+        drop(tried);
+        match trial {
+            Ok(_) => return Ok((Endpoint::open(&domain, &wanted).map_err(text)?, confirmation, numbers)),
             Err(what) => why += &format!("confirmed by {confirmation:?}, {what}; "),
         }
     }

@@ -59,12 +59,12 @@ pub use error::NetworkError;
 pub use options::FabricOptions;
 
 use super::deadline::Deadline;
-use super::proxy::{Carrier, Event, ProxyError, Source, Target, Write};
+use super::proxy::{Carrier, Event, ProxyError, Source, Write};
 use super::socket;
 use crate::tensor::Memory;
 use card::{Card, Place};
 use closing::{Closing, WORD_BYTES, Word};
-use number::{Kind, Read};
+use number::{Heard, Kind, Read};
 use posts::{Bytes, Post, Posts};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -100,7 +100,7 @@ pub struct FabricCarrier {
     numbers: number::Reader,
     /// The peers by rank; `None` for ranks that are not connected.
     peers: Vec<Option<Known>>,
-    targets: HashMap<(usize, Target), Place>,
+    targets: HashMap<(usize, u16), Place>,
     completions: Vec<Completion>,
     /// Events that arrived while this rank was still connecting to other ranks.
     early: Vec<Event>,
@@ -117,6 +117,8 @@ struct Registered {
     region: Region,
     /// How often it was registered and not unregistered.
     uses: usize,
+    /// True if a window of it was opened: peers may have writes to it under way.
+    is_target: bool,
 }
 
 /// A connected peer.
@@ -131,6 +133,13 @@ struct Known {
     confirmed: bool,
 }
 
+impl Known {
+    /// The place at the peer that nobody reads, for writes without bytes: eight bytes behind the greeting.
+    fn nowhere(&self) -> Place {
+        Place { base: self.hall.base + 8, ..self.hall }
+    }
+}
+
 impl FabricCarrier {
     /// Chooses a provider and opens an endpoint. Also returns the card of this rank, which all other ranks need.
     ///
@@ -140,11 +149,11 @@ impl FabricCarrier {
         let (endpoint, choice) = choice::choose(&options)?;
         let hall_memory = Memory::zeroed_shared(ranks.max(1) * HALL_BYTES);
         let hall = trial::register(&endpoint, &hall_memory, u64::from_le_bytes(random()?))?;
-        // All cookies differ, because a cookie also identifies the sender.
+        // All cookies differ in their upper part, because a cookie also identifies the sender.
         let mut cookies: Vec<u32> = Vec::new();
         while cookies.len() < ranks {
             let cookie = number::cookie(u32::from_le_bytes(random()?));
-            if !cookies.contains(&cookie) {
+            if !cookies.iter().any(|&other| number::identity(other) == number::identity(cookie)) {
                 cookies.push(cookie);
             }
         }
@@ -152,6 +161,7 @@ impl FabricCarrier {
             provider: choice.provider.clone(),
             confirmation: choice.confirmation,
             number_bytes: if choice.numbers == Numbers::Guarded { 8 } else { 4 },
+            counts: choice.counted,
             address: endpoint.address().to_vec(),
             hall: place(&hall),
             greeting: u64::from_le_bytes(random()?),
@@ -212,6 +222,9 @@ impl FabricCarrier {
                 return Err(wrong("a hall of another size"));
             }
             self.posts.insert(rank, &card.address, cookie)?;
+            if card.counts {
+                self.numbers.counts(rank);
+            }
             let hall = Place {
                 base: card.hall.base + self.rank as u64 * HALL_BYTES as u64,
                 bytes: HALL_BYTES as u64,
@@ -224,8 +237,8 @@ impl FabricCarrier {
         for rank in 0..self.peers.len() {
             let Some(known) = &self.peers[rank] else { continue };
             let bytes = Bytes::copied(&self.card.greeting.to_le_bytes());
-            let post = Post { bytes, place: known.hall, offset: 0, kind: Kind::Hello, value: 0, id: None };
-            self.posts.push(rank, post);
+            let (place, kind) = (known.hall, Kind::Hello);
+            self.posts.push(rank, Post { bytes, place, offset: 0, kind, value: 0, id: None, is_lasting: false });
         }
         Ok(())
     }
@@ -270,37 +283,38 @@ impl FabricCarrier {
             return Ok(Place { base: 0, key: 0, bytes: 0 }.to_bytes());
         }
         if let Some((number, offset)) = self.registered(memory) {
-            let Registered { region, uses } = &mut self.regions[number];
+            let Registered { region, uses, .. } = &mut self.regions[number];
             *uses += 1;
             let base = region.base() + offset as u64;
             return Ok(Place { base, bytes: memory.bytes() as u64, ..place(region) }.to_bytes());
         }
         let region = trial::register(self.posts.endpoint(), memory, u64::from_le_bytes(random()?))?;
         let bytes = place(&region).to_bytes();
-        self.regions.push(Registered { region, uses: 1 });
+        self.regions.push(Registered { region, uses: 1, is_target: false });
         Ok(bytes)
     }
 
     /// Takes one `register` back. Returns true if it was the last one for this memory. Then later writes of peers to
     /// the memory fail, and the registration ends when this rank's writes from it are complete.
     pub fn unregister(&mut self, memory: &Memory) -> bool {
+        self.end_use(memory).is_some()
+    }
+
+    /// Takes one `register` back. Returns the registration if that was the last one.
+    fn end_use(&mut self, memory: &Memory) -> Option<Registered> {
         if memory.bytes() == 0 {
-            return false;
+            return None;
         }
-        let Some((number, _)) = self.registered(memory) else { return false };
+        let (number, _) = self.registered(memory)?;
         self.regions[number].uses -= 1;
-        let is_over = self.regions[number].uses == 0;
-        if is_over {
-            self.regions.remove(number);
-        }
-        is_over
+        (self.regions[number].uses == 0).then(|| self.regions.remove(number))
     }
 
     /// Lets this rank write to a peer's memory, at the place that the peer's `register` returned.
     ///
     /// # Errors
     /// If the place is malformed, or the peer is not connected.
-    pub fn accept(&mut self, peer: usize, target: Target, place: &[u8]) -> Result<(), NetworkError> {
+    pub fn accept(&mut self, peer: usize, target: u16, place: &[u8]) -> Result<(), NetworkError> {
         if self.peers.get(peer).is_none_or(Option::is_none) {
             return Err(NetworkError::Unconnected { peer });
         }
@@ -351,15 +365,14 @@ impl FabricCarrier {
         let known = known.ok_or_else(|| refused("it is not connected".to_string()))?;
         let bytes = write.source.bytes() as u64;
         if bytes == 0 {
-            // The eight bytes behind the greeting are the target of writes without bytes.
-            return Ok(Place { base: known.hall.base + 8, ..known.hall });
+            return Ok(known.nowhere());
         }
         let place = self.targets.get(&(write.peer, write.target));
-        let place = *place.ok_or_else(|| refused(format!("it has not told where its {:?} is", write.target)))?;
+        let place = *place.ok_or_else(|| refused(format!("it has not told where its region {} is", write.target)))?;
         match write.offset.checked_add(bytes).is_some_and(|end| end <= place.bytes) {
             true => Ok(place),
             false => Err(refused(format!(
-                "{bytes} bytes at byte {} of its {:?}, which has {} bytes",
+                "{bytes} bytes at byte {} of its region {}, which has {} bytes",
                 write.offset, write.target, place.bytes
             ))),
         }
@@ -406,7 +419,7 @@ impl FabricCarrier {
                     }
                 }
                 Completion::Failed { token: Some(token), error } => return Err(self.posts.failed(token, &error)),
-                // Not of a write of this rank: a stranger's, or one that was copied and whose echo will not come.
+                // Not of a write of this rank: a stranger's.
                 Completion::Failed { token: None, .. } => self.strangers += 1,
             }
         }
@@ -426,16 +439,23 @@ impl FabricCarrier {
         for (rank, word, number) in self.closing.step(said) {
             let place = self.peers[rank].as_ref().expect("a connected peer").hall;
             let (bytes, offset) = (Bytes::copied(&closing::sealed(number)), (WORDS + word.offset()) as u64);
-            self.posts.push(rank, Post { bytes, place, offset, kind: Kind::Silent, value: 0, id: None });
+            let kind = Kind::Silent;
+            self.posts.push(rank, Post { bytes, place, offset, kind, value: 0, id: None, is_lasting: false });
         }
     }
 
     fn arrived(&mut self, number: u64, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         let known = |sender: usize| self.peers.get(sender).is_some_and(Option::is_some);
-        let read = self.numbers.read(number).filter(|read| read.sender.is_none_or(known));
-        let Some(Read { sender, kind, value }) = read else {
-            self.strangers += 1;
-            return Ok(());
+        let Read { sender, kind, value } = match self.numbers.read(number) {
+            Heard::Read(read) if read.sender.is_none_or(known) => read,
+            Heard::Lost { sender } if known(sender) => {
+                let what = format!("writes of it are missing: the connection to it was lost, over {}", self.choice);
+                return Err(ProxyError::Carrier { peer: Some(sender), what });
+            }
+            _ => {
+                self.strangers += 1;
+                return Ok(());
+            }
         };
         match kind {
             Kind::Notice => events.push(Event::Arrived { notice: value }),
@@ -446,9 +466,8 @@ impl FabricCarrier {
         let known = self.peers[sender].as_ref().expect("just looked at");
         if let Some(echo) = kind.echo() {
             if known.confirmation == Confirmation::Echo {
-                let place = Place { base: known.hall.base + 8, ..known.hall };
-                let bytes = Bytes::copied(&[0; 8]);
-                self.posts.push(sender, Post { bytes, place, offset: 0, kind: echo, value, id: None });
+                let (place, bytes, kind) = (known.nowhere(), Bytes::copied(&[0; 8]), echo);
+                self.posts.push(sender, Post { bytes, place, offset: 0, kind, value, id: None, is_lasting: false });
             }
         } else if let Some(of) = kind.confirms() {
             for confirmed in self.posts.echoed(sender, of, value) {
@@ -480,8 +499,11 @@ impl Carrier for FabricCarrier {
         let bytes = self.source(write)?;
         let offset = if write.source.bytes() == 0 { 0 } else { write.offset };
         let (kind, value) = write.notice.map_or((Kind::Silent, 0), |notice| (Kind::Notice, notice));
-        let taken = self.posts.take(write.peer, Post { bytes, place, offset, kind, value, id: Some(write.id) })?;
-        if taken {
+        // Staging, and the place of writes without bytes, are never closed.
+        let is_lasting = kind == Kind::Notice && (write.source.bytes() == 0 || write.target == 0);
+        let post = Post { bytes, place, offset, kind, value, id: Some(write.id), is_lasting };
+        let taken = self.posts.take(write.peer, post)?;
+        if taken && !is_lasting {
             self.closing.begun(write.id, write.peer);
         }
         Ok(taken)
@@ -489,6 +511,9 @@ impl Carrier for FabricCarrier {
 
     fn open(&mut self, region: u16, memory: &Memory, _senders: &[usize]) -> Result<(), ProxyError> {
         let place = self.register(memory).map_err(refused)?;
+        if let Some((number, _)) = self.registered(memory) {
+            self.regions[number].is_target = true;
+        }
         self.opened.insert(region, (memory.clone(), place));
         Ok(())
     }
@@ -497,7 +522,7 @@ impl Carrier for FabricCarrier {
     /// later poll. So the carrier keeps the memory until all peers have said that theirs have ended (`closing.rs`).
     fn close(&mut self, region: u16) {
         if let Some((memory, _)) = self.opened.remove(&region)
-            && self.unregister(&memory)
+            && self.end_use(&memory).is_some()
         {
             self.closing.keep(memory);
         }
@@ -508,7 +533,7 @@ impl Carrier for FabricCarrier {
     }
 
     fn reach(&mut self, peer: usize, region: u16, place: &[u8]) -> Result<(), ProxyError> {
-        self.accept(peer, Target::Region(region), place).map_err(refused)
+        self.accept(peer, region, place).map_err(refused)
     }
 
     fn reads(&self, memory: &Memory) -> bool {
@@ -520,7 +545,17 @@ impl Carrier for FabricCarrier {
     }
 
     fn give_back(&mut self, memory: &Memory) {
-        self.unregister(memory);
+        // Peers may still be writing to a window that was closed while it was lent.
+        if self.end_use(memory).is_some_and(|region| region.is_target) {
+            self.closing.keep(memory.clone());
+        }
+    }
+
+    fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError> {
+        match self.peers.get(peer).and_then(Option::as_ref) {
+            Some(known) => self.posts.unconfirmed(peer, known.nowhere()),
+            None => Ok(0),
+        }
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

@@ -6,6 +6,12 @@
 //!    │  cut: all parts but the last          ▲                  └──Done──▶ source free
 //!    └──▶ kept back: the last part ──────────┘ when the others are      echo of the peer ──▶ delivered      (by echo)
 //! ```
+//! **Counted numbers** (`number.rs`) make most confirmations unnecessary. A number that arrives shows that all earlier
+//! ones have arrived, so a write to staging, or one without bytes, goes without a confirmation, and counts as delivered
+//! when the provider no longer reads its source. Writes to windows are always confirmed, because their memory comes and
+//! goes. So is one of [`CONFIRMED_OF`] numbers, which bounds the unconfirmed ones. A peer that must know that everything
+//! has arrived asks with a number of its own ([`Posts::unconfirmed`]).
+//!
 //! An echo names the value of a number, not the write. So writes to one peer that have the same value and are under way
 //! together count as delivered together, when there are as many echoes as writes. Only the parts of one delivery share
 //! a value: they have the same notice, and the proxy starts the next delivery with that notice only afterwards. Writes
@@ -31,6 +37,8 @@ const MOST_WAITING: usize = 64;
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The number of registered places for copied bytes, used if the provider does not copy enough itself.
 const BOUNCES: usize = 64;
+/// Of this many counted numbers to a peer, at least one is confirmed.
+const CONFIRMED_OF: u64 = 16;
 
 /// Posts to all peers, and the endpoint.
 pub(super) struct Posts {
@@ -42,6 +50,8 @@ pub(super) struct Posts {
     endpoint: Endpoint,
     confirmation: Confirmation,
     numbers: Numbers,
+    /// True if this rank counts its numbers.
+    counts: bool,
     provider: String,
     message_bytes: usize,
     inject_bytes: usize,
@@ -61,6 +71,9 @@ pub(super) struct Post {
     pub value: u32,
     /// The proxy's number of the write, if the post is a write of the proxy.
     pub id: Option<u64>,
+    /// True if the write has a number and goes to memory that lives as long as the peer, so it needs no confirmation
+    /// where numbers are counted.
+    pub is_lasting: bool,
 }
 
 /// The bytes of a post.
@@ -86,6 +99,12 @@ struct ToPeer {
     unechoed: HashMap<(Kind, u32), Unechoed>,
     /// The number of writes without a notice so far.
     silent: u32,
+    /// How many counted numbers the provider has taken.
+    sent: u64,
+    /// As many of them had been taken when the last one was taken whose delivery is confirmed or will be.
+    asked: u64,
+    /// As many of them have arrived for certain.
+    proven: u64,
     /// The number of writes that the provider has taken and not completed.
     under_way: usize,
     /// The number of writes that the provider has completed.
@@ -125,6 +144,8 @@ struct UnderWay {
     /// What the provider's completion confirms.
     what: What,
     bounce: Option<usize>,
+    /// The number of counted numbers that its confirmation proves to have arrived.
+    proves: Option<u64>,
 }
 
 /// A write that was cut into parts, some of which are not confirmed yet.
@@ -197,6 +218,7 @@ impl Posts {
             endpoint,
             confirmation: choice.confirmation,
             numbers: choice.numbers,
+            counts: choice.counted,
             provider: choice.provider.clone(),
             message_bytes,
             inject_bytes,
@@ -252,7 +274,8 @@ impl Posts {
             let from = part * most;
             let offset = post.offset + from as u64;
             let bytes = post.bytes.part(from, most);
-            let post = Post { bytes, place: post.place, offset, kind: Kind::Silent, value: silent(), id: None };
+            let (kind, value, place) = (Kind::Silent, silent(), post.place);
+            let post = Post { bytes, place, offset, kind, value, id: None, is_lasting: false };
             to.waiting.push_back(Queued { post, what: What::Part { cut } });
         }
         if post.kind == Kind::Silent {
@@ -266,6 +289,25 @@ impl Posts {
         post.bytes = post.bytes.part(from, total - from);
         post.offset += from as u64;
         self.cuts.insert(cut, Cut { rank, left: before, last: Queued { post, what } });
+    }
+
+    /// How many counted numbers to a peer are not known to have arrived. If there are any, asks the peer, by a write to
+    /// `place`.
+    pub fn unconfirmed(&mut self, rank: usize, place: Place) -> Result<usize, ProxyError> {
+        let to = &self.peers[rank];
+        let left = to.sent - to.proven;
+        if to.sent > to.asked && to.waiting.is_empty() {
+            let bytes = Bytes::copied(&[0; 8]);
+            self.push(rank, Post { bytes, place, offset: 0, kind: Kind::Count, value: 0, id: None, is_lasting: false });
+            self.advance_to(rank)?;
+        }
+        Ok(left as usize)
+    }
+
+    /// Counts numbers to a peer that were never sent, as if the connection had lost them.
+    #[cfg(test)]
+    pub fn lose(&mut self, rank: usize, numbers: u64) {
+        self.peers[rank].sent += numbers;
     }
 
     /// True if any posts are waiting for the provider.
@@ -323,16 +365,16 @@ impl Posts {
         // Wrapping is safe: the provider refuses an address outside the peer's region.
         let address = post.place.base.wrapping_add(post.offset);
         let remote = Remote { peer, address, key: post.place.key };
-        let data = number::number(self.numbers, to.cookie, post.kind, post.value);
-        let by_echo = self.confirmation == Confirmation::Echo;
-        let is_echo = post.kind.confirms().is_some();
-        if (by_echo || is_echo) && post.bytes.len() <= self.inject_bytes {
-            let posted = self.endpoint.inject_writedata(remote, post.bytes.source(), data)?;
-            if posted == Posted::Taken {
-                self.expect_echo(rank, post, *what);
-            }
-            return Ok(posted);
+        let is_counted = self.counts && post.kind != Kind::Silent;
+        // A receiver could take the loss of this many for none.
+        if is_counted && to.sent - to.proven >= number::COUNTS - 1 {
+            return Ok(Posted::Again);
         }
+        let data = number::number(self.numbers, to.cookie, if is_counted { to.sent } else { 0 }, post.kind, post.value);
+        let by_echo = self.confirmation == Confirmation::Echo;
+        let is_lasting = is_counted && post.is_lasting;
+        let is_due = is_counted && to.sent - to.asked >= CONFIRMED_OF - 1;
+        let is_unconfirmed = by_echo || (post.kind.confirms().is_some() || is_lasting) && !is_due;
         let slot = match &post.bytes {
             Bytes::Copied { bytes, len } if *len > self.inject_bytes => match &mut self.bounce {
                 Some(bounce) => match bounce.put(&bytes[..*len]) {
@@ -350,11 +392,9 @@ impl Posts {
             _ => post.bytes.source(),
         };
         let token = self.next;
-        let posted = match (source, by_echo || is_echo) {
-            (Source::Region { region, offset, bytes }, true) => {
-                self.endpoint.writedata(remote, (region, offset, bytes), data, token)?
-            }
-            (source, _) => {
+        let posted = match is_unconfirmed {
+            true => self.endpoint.write_copied(remote, source, data, token)?,
+            false => {
                 let data = (post.kind != Kind::Silent).then_some(data);
                 self.endpoint.write_delivered(remote, source, data, token)?
             }
@@ -362,9 +402,13 @@ impl Posts {
         match (posted, slot, &mut self.bounce) {
             (Posted::Taken, ..) => {
                 self.next += 1;
-                let done = if by_echo || is_echo { What::Nothing } else { *what };
-                self.under_way.insert(token, UnderWay { peer: rank, what: done, bounce: slot });
-                self.peers[rank].under_way += 1;
+                let done = if is_unconfirmed && !is_lasting { What::Nothing } else { *what };
+                let to = &mut self.peers[rank];
+                to.sent += u64::from(is_counted);
+                let proves = (is_counted && !is_unconfirmed).then_some(to.sent);
+                to.asked = proves.unwrap_or(to.asked);
+                to.under_way += 1;
+                self.under_way.insert(token, UnderWay { peer: rank, what: done, bounce: slot, proves });
                 self.expect_echo(rank, post, *what);
             }
             (Posted::Again, Some(slot), Some(bounce)) => bounce.free.push(slot),
@@ -382,9 +426,12 @@ impl Posts {
 
     /// Handles the provider's completion of a post. Returns what it confirms.
     pub fn done(&mut self, token: u64) -> Option<Done> {
-        let UnderWay { peer, what, bounce } = self.under_way.remove(&token)?;
-        self.peers[peer].under_way -= 1;
-        self.peers[peer].completed += 1;
+        let UnderWay { peer, what, bounce, proves } = self.under_way.remove(&token)?;
+        let to = &mut self.peers[peer];
+        to.under_way -= 1;
+        to.completed += 1;
+        // Confirmations may come in another order.
+        to.proven = to.proven.max(proves.unwrap_or(0));
         if let (Some(slot), Some(pool)) = (bounce, &mut self.bounce) {
             pool.free.push(slot);
         }

@@ -1,6 +1,7 @@
 //! Proxies over carriers of libfabric's software providers, in one process: `tcp`, and `shm` in its fast mode, which
 //! keeps no order. Everything is tried with confirmations by the provider and by echo.
 
+mod counts;
 mod limits;
 mod opening;
 mod strangers;
@@ -70,21 +71,15 @@ impl Rig {
         let lines_end = ranks * EACH * LINE;
         let segments = SegmentSet::threads(ranks, lines_end + ranks * (region + 2 * GUARD)).unwrap();
         let mut carriers = carriers(ranks, options);
-        let rig_place = |rank: usize, sender: usize, target| {
-            let segment = segments[rank].segment(rank);
-            match target {
-                Target::Lines => segment.part(0, lines_end),
-                Target::Region(_) => segment.part(lines_end + sender * (region + 2 * GUARD) + GUARD, region),
-            }
+        let rig_place = |rank: usize, sender: usize| {
+            segments[rank].segment(rank).part(lines_end + sender * (region + 2 * GUARD) + GUARD, region)
         };
         for rank in 0..ranks {
             // Everything below is a part of it.
             carriers[rank].register(&segments[rank].segment(rank)).unwrap();
             for sender in (0..ranks).filter(|&sender| sender != rank) {
-                for target in [Target::Region(0), Target::Lines] {
-                    let place = carriers[rank].register(&rig_place(rank, sender, target)).unwrap();
-                    carriers[sender].accept(rank, target, &place).unwrap();
-                }
+                let place = carriers[rank].register(&rig_place(rank, sender)).unwrap();
+                carriers[sender].accept(rank, 0, &place).unwrap();
             }
         }
         let node = |(rank, mut carrier): (usize, FabricCarrier)| {

@@ -53,7 +53,7 @@ impl Trial {
                 };
                 let posted = match confirmation {
                     Confirmation::Provider => endpoint.write_delivered(to, source, Some(data), 1),
-                    Confirmation::Echo if is_copied => endpoint.inject_writedata(to, source, data),
+                    Confirmation::Echo if is_copied => endpoint.write_copied(to, source, data, 1),
                     Confirmation::Echo => endpoint.writedata(to, (&region, 0, bytes), data, 1),
                 };
                 if posted.map_err(|error| error.to_string())? == Posted::Taken {
@@ -64,11 +64,7 @@ impl Trial {
                     return Err(late("a write to itself was not taken"));
                 }
             }
-            let mut wanted = vec![Completion::Arrived { data }, Completion::Done { token: 1 }];
-            if is_copied && confirmation == Confirmation::Echo {
-                // Nothing says that it is done.
-                wanted.pop();
-            }
+            let wanted = [Completion::Arrived { data }, Completion::Done { token: 1 }];
             while !wanted.iter().all(|completion| got.contains(completion)) {
                 endpoint.poll(&mut got).map_err(|error| error.to_string())?;
                 let other = got.iter().find(|completion| !wanted.contains(completion));

@@ -19,8 +19,8 @@ pub trait Carrier: Send {
     /// Lets the ranks of `senders` write this memory of this rank, as one of its regions.
     fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError>;
 
-    /// Closes a region that `open` has opened. When the call returns, no write to the region is under way. Later writes
-    /// are refused: the sender's carrier reports [`ProxyError::Region`].
+    /// Closes a region that `open` has opened. Writes that start later are refused, and the sender's carrier reports an
+    /// error. A write that is under way may still arrive: the carrier keeps the memory until none can.
     fn close(&mut self, region: u16);
 
     /// The bytes that the carriers of peers need to write to a region which this rank has opened. The caller carries
@@ -36,8 +36,13 @@ pub trait Carrier: Send {
     /// Lets the carrier read these bytes, until `give_back` has been called as often as `lend`.
     fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError>;
 
-    /// Takes one `lend` back. Writes under way may still read the bytes, so the carrier keeps them alive until then.
+    /// Takes one `lend` back. Writes under way may still read the bytes, or write them if they are part of a region that
+    /// was closed, so the carrier keeps them alive until then.
     fn give_back(&mut self, memory: &Memory);
+
+    /// The number of writes to a peer that were reported as delivered and may not be in its memory yet. If there are
+    /// any, the carrier asks the peer, and the number becomes 0 while both ranks poll.
+    fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError>;
 
     /// Adds the events since the last call. Also makes progress if the carrier has no thread of its own.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;
@@ -52,8 +57,9 @@ pub struct Write<'w> {
     pub peer: usize,
     /// The bytes.
     pub source: Source<'w>,
-    /// The receiver's memory that the bytes go to.
-    pub target: Target,
+    /// The number of the receiver's region for this sender that the bytes go to. Number 0 is staging, and all others
+    /// are windows. Control lines are never written: words travel in notices (`wire.rs`).
+    pub target: u16,
     /// The offset of the first byte in the target.
     pub offset: u64,
     /// The notice that the receiver's carrier reports after the bytes.
@@ -82,15 +88,6 @@ impl Source<'_> {
     }
 }
 
-/// Memory of a receiver that writes may go to.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Target {
-    /// The control lines of the receiver. Proxies write nothing there: words travel in notices (`wire.rs`).
-    Lines,
-    /// One of the receiver's regions for this sender. Number 0 is staging, and all others are windows.
-    Region(u16),
-}
-
 /// An event that a carrier reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -101,6 +98,11 @@ pub enum Event {
     },
     /// A write of this rank is in the receiver's memory. If the write has a notice, the next poll there reports the
     /// arrival, before any write that starts from now on.
+    ///
+    /// A carrier that keeps the order of writes to a peer, and that finds every loss, may report the event before: when
+    /// it no longer reads the bytes of a write to staging, or of one without bytes. The write is then in the receiver's
+    /// memory, and reported there, before any write that starts from now on. If it is lost, the receiver's carrier
+    /// reports an error instead of any later arrival. [`Carrier::unconfirmed`] counts such writes.
     Delivered {
         /// The number of the write.
         id: u64,

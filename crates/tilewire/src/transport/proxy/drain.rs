@@ -27,14 +27,14 @@ impl Proxy {
     /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport breaks
     /// first, or if a peer with undelivered posts makes no progress for as long as `patience` (`None`: forever).
     pub fn drain(&self, patience: Option<Duration>) -> Result<(), TransportError> {
-        self.drive_until(patience, State::is_empty)
+        self.drive_until(patience, State::is_confirmed)
     }
 
     /// As [`drain`](Self::drain), until `is_over`.
     pub(super) fn drive_until(
         &self,
         patience: Option<Duration>,
-        is_over: impl Fn(&State) -> bool,
+        is_over: impl Fn(&mut State) -> Result<bool, ProxyError>,
     ) -> Result<(), TransportError> {
         let (mut quiet, mut idle) = (Quiet::default(), 0);
         loop {
@@ -44,8 +44,13 @@ impl Proxy {
             if let Some(error) = self.error() {
                 return Err(self.told(error.clone()));
             }
-            if is_over(&state) {
-                return Ok(());
+            match is_over(&mut state) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    drop(state);
+                    return Err(self.told(self.fail(error)));
+                }
             }
             let patience = |peer: usize| match self.has_left(peer) {
                 true => Some(patience.map_or(GONE, |patience| patience.min(GONE))),
@@ -81,6 +86,21 @@ impl Proxy {
     fn told(&self, error: ProxyError) -> TransportError {
         let cause = self.aborts.get(self.rank).and_then(Abort::get).filter(|cause| cause.rank != self.rank);
         cause.map_or(error.into(), |cause| TransportError::Broken { cause })
+    }
+}
+
+impl State {
+    /// True if everything that kernels have posted is delivered, and confirmed where the carrier reports deliveries
+    /// before that.
+    fn is_confirmed(&mut self) -> Result<bool, ProxyError> {
+        let is_empty = self.is_empty();
+        let mut left = 0;
+        for (number, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            peer.unconfirmed = if is_empty { self.carrier.unconfirmed(number)? } else { 0 };
+            left += peer.unconfirmed;
+        }
+        Ok(is_empty && left == 0)
     }
 }
 

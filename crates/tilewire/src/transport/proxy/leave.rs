@@ -19,13 +19,19 @@ use std::time::Duration;
 impl Proxy {
     /// Makes progress until a launch of this rank may return. Fails as [`drain`](Self::drain) does.
     pub(crate) fn leave(&self, patience: Option<Duration>) -> Result<(), TransportError> {
-        if !self.duty.get().is_some_and(|duty| duty.polls()) {
+        if !self.is_polled() {
             return self.drain(patience);
         }
         if self.has_only_a_credit()? {
             return Ok(());
         }
-        self.drive_until(patience, State::is_taken)
+        self.drive_until(patience, |state| Ok(state.is_taken()))
+    }
+
+    /// True if nothing rings for arrivals, because they come over a network.
+    #[inline]
+    pub(crate) fn is_polled(&self) -> bool {
+        self.duty.get().is_some_and(|duty| duty.polls())
     }
 
     /// True if the rank has no post, or a single credit, that the carrier has not taken.

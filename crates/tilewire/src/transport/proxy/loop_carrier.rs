@@ -13,7 +13,7 @@
 //! after the confirmation is behind the notice, as [`Carrier`] demands. Every refusal ends after a few attempts, and
 //! every delay after a few polls, because a carrier must complete every write.
 
-use super::carrier::{Carrier, Event, Source, Target, Write};
+use super::carrier::{Carrier, Event, Source, Write};
 use super::error::ProxyError;
 use crate::sync::{Arc, Mutex, PoisonError};
 use crate::tensor::Memory;
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct LoopEnd {
     /// The memory that each sender may write, by sender and target. A copying thread holds the lock for reading, so a
     /// removal waits until the copy is done.
-    regions: RwLock<HashMap<(usize, Target), Memory>>,
+    regions: RwLock<HashMap<(usize, u16), Memory>>,
     inbox: Mutex<Vec<u32>>,
     doorbell: Doorbell,
     /// The number of bytes that have arrived, for tests and measurements.
@@ -34,7 +34,7 @@ pub(crate) struct LoopEnd {
 }
 
 impl LoopEnd {
-    pub(crate) fn new(regions: HashMap<(usize, Target), Memory>, doorbell: Doorbell) -> LoopEnd {
+    pub(crate) fn new(regions: HashMap<(usize, u16), Memory>, doorbell: Doorbell) -> LoopEnd {
         LoopEnd { regions: RwLock::new(regions), inbox: Mutex::new(Vec::new()), doorbell, bytes: AtomicU64::new(0) }
     }
 
@@ -62,7 +62,7 @@ struct Pending {
     id: u64,
     peer: usize,
     from: Bytes,
-    target: Target,
+    target: u16,
     offset: usize,
     notice: Option<u32>,
     /// The number of polls until it is delivered.
@@ -139,16 +139,13 @@ impl LoopCarrier {
     /// The bytes at a receiver that a write goes to.
     fn place(
         &self,
-        regions: &HashMap<(usize, Target), Memory>,
-        (peer, target): (usize, Target),
+        regions: &HashMap<(usize, u16), Memory>,
+        (peer, target): (usize, u16),
         offset: usize,
         bytes: usize,
     ) -> Result<Memory, ProxyError> {
         let refused = |what: &str| ProxyError::Carrier { peer: Some(peer), what: what.to_string() };
-        let region = regions.get(&(self.rank, target)).ok_or_else(|| match target {
-            Target::Region(target) => ProxyError::Region { peer, target },
-            Target::Lines => refused("it has no control lines for this rank"),
-        })?;
+        let region = regions.get(&(self.rank, target)).ok_or(ProxyError::Region { peer, target })?;
         if offset.checked_add(bytes).is_none_or(|end| end > region.bytes()) {
             return Err(refused("the bytes are outside of its region"));
         }
@@ -184,13 +181,13 @@ impl Carrier for LoopCarrier {
 
     fn open(&mut self, region: u16, memory: &Memory, senders: &[usize]) -> Result<(), ProxyError> {
         let mut regions = self.ends[self.rank].regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.extend(senders.iter().map(|&sender| ((sender, Target::Region(region)), memory.clone())));
+        regions.extend(senders.iter().map(|&sender| ((sender, region), memory.clone())));
         Ok(())
     }
 
     fn close(&mut self, region: u16) {
         let mut regions = self.ends[self.rank].regions.write().unwrap_or_else(PoisonError::into_inner);
-        regions.retain(|&(_, target), _| target != Target::Region(region));
+        regions.retain(|&(_, target), _| target != region);
     }
 
     /// Peers look the region up in this rank's end.
@@ -211,6 +208,10 @@ impl Carrier for LoopCarrier {
     }
 
     fn give_back(&mut self, _: &Memory) {}
+
+    fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
+        Ok(0)
+    }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         // Writes that are due are delivered in a random order, and confirmed in another one.

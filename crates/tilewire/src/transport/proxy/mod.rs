@@ -37,7 +37,7 @@ mod thread;
 mod turns;
 mod wire;
 
-pub use carrier::{Carrier, Event, Source, Target, Write};
+pub use carrier::{Carrier, Event, Source, Write};
 pub use error::ProxyError;
 pub(crate) use loop_carrier::{LoopCarrier, LoopEnd};
 pub use registered::{PostedRegion, PostedSource};
@@ -154,6 +154,8 @@ struct Peer {
     deliveries: HashMap<u64, Delivery>,
     /// Grows when the carrier takes or confirms a write to this peer, and with every flush.
     progress: u64,
+    /// The number of writes that were reported as delivered and not confirmed, when a drain last asked.
+    unconfirmed: usize,
 }
 
 /// A checked post that waits for its turn.
@@ -192,6 +194,7 @@ impl Proxy {
             under_way: BTreeMap::new(),
             deliveries: HashMap::new(),
             progress: 0,
+            unconfirmed: 0,
         };
         let state = State {
             ring,
@@ -606,7 +609,7 @@ impl State {
         self.destination(number, post)?;
         let memory = self.source(number, post)?;
         let source = memory.as_ref().map_or(Source::Inline(&[]), Source::Memory);
-        let (target, offset) = (Target::Region(post.target), post.span.map_or(0, |span| span.destination));
+        let (target, offset) = (post.target, post.span.map_or(0, |span| span.destination));
         let Some(PostedNotice { slot: line, value: word, parts, .. }) = post.notice else {
             return self.start((number, *age), source, (target, offset), None);
         };
@@ -621,7 +624,7 @@ impl State {
         };
         let (told, taken) = (delivery.told, delivery.digits);
         for index in taken..told.digits {
-            let nothing = (Source::Inline(&[]), (Target::Region(post.target), 0));
+            let nothing = (Source::Inline(&[]), (post.target, 0));
             if !self.start((number, *age), nothing.0, nothing.1, Some((line, told.digit(index))))? {
                 return Ok(false);
             }
@@ -644,7 +647,7 @@ impl State {
         &mut self,
         (peer, age): (usize, u64),
         source: Source<'_>,
-        (target, offset): (Target, u64),
+        (target, offset): (u16, u64),
         line: Option<(u64, u32)>,
     ) -> Result<bool, ProxyError> {
         let (id, notice) = (self.next, line.map(|(_, notice)| notice));
@@ -678,7 +681,7 @@ impl State {
 impl Peer {
     /// The number of posts that are not delivered yet, with the digits of their steps.
     fn left(&self) -> usize {
-        self.held.len() + self.under_way.len()
+        self.held.len() + self.under_way.len() + self.unconfirmed
     }
 
     /// A number that says how old the oldest undelivered post is; `None` if all are delivered.

@@ -10,9 +10,10 @@
 //! ```
 //! **Removal.** A table changes only under the lock of the proxy, so no thread of this rank is then between its check
 //! of a post and the carrier. A held post is checked again before it goes. The receiver's carrier refuses writes to a
-//! region that its rank has removed. A removal returns when no write to the region is under way
-//! ([`Carrier::close`](super::Carrier::close)). So a late post gives a typed error, and never a stray write. A carrier
-//! keeps the bytes of a removed source alive while it still reads them.
+//! region that its rank has removed. A write that was under way may arrive after the removal
+//! ([`Carrier::close`](super::Carrier::close)), and the carrier keeps the memory until none can. So a late post gives a
+//! typed error, and never a write to memory that has another owner. A carrier also keeps the bytes of a removed source
+//! alive while it still reads them.
 //!
 //! **Numbers.** A new window gets a number that no rank uses: all ranks exchange their [`Proxy::regions`]. A rank may
 //! keep a handle longer than the others. Its posts then name a region whose number has not been given to another

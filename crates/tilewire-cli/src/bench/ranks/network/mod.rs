@@ -239,7 +239,6 @@ fn hold(links: &Links, plan: &Plan, guests: &mut [(Rival, Result<Job>)]) -> Resu
     let mut contests = Vec::new();
     for (kind, bytes) in steps {
         progress.iter_mut().for_each(|progress| progress.step(&format!("{} {}", kind.name(), Size(bytes))));
-        let absent = ours::absent(links, kind)?;
         let (entrants, mut sides): (Vec<Entrant>, Vec<_>) = entrants(links, kind, bytes)?.into_iter().unzip();
         if !leads {
             lockstep.follow(&mut sides)?;
@@ -247,10 +246,8 @@ fn hold(links: &Links, plan: &Plan, guests: &mut [(Rival, Result<Job>)]) -> Resu
         }
         let course = pairs::Course { name: kind.name(), hops: kind.hops(), bytes, effort: plan.effort() };
         let of_kind = guests.iter_mut().map(|(rival, job)| Guest { rival: *rival, work: kind.of_mpi(), job });
-        let mut scores =
-            pairs::measure(&mut lockstep, (&entrants, &mut sides), &mut of_kind.collect::<Vec<_>>(), course)?;
+        let scores = pairs::measure(&mut lockstep, (&entrants, &mut sides), &mut of_kind.collect::<Vec<_>>(), course)?;
         lockstep.end()?;
-        scores.extend(absent.map(Score::new));
         contests.push(Contest { kind, bytes, ranks, provider: provider.clone(), scores });
     }
     Ok(contests)

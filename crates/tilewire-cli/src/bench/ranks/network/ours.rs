@@ -8,7 +8,7 @@ use crate::bench::ranks::sendrecv::messages::{Pattern, Payload};
 use crate::bench::ranks::sendrecv::ours::Race;
 use crate::bench::ranks::side::{Aim, Limit, Part, Side};
 use crate::bench::ranks::words::Words;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{Transport, Window};
 use tilewire::tensor::Element;
@@ -23,8 +23,9 @@ pub fn messages<'l>(links: &'l Links, kind: Kind, bytes: usize) -> Result<Vec<(E
     let (pattern, races) = match kind {
         Kind::PingPong => (Pattern::PingPong, vec![race("default", None)]),
         _ => {
-            let direct = has_direct(&window).then(|| race("direct", Some(Primitive::Direct)));
-            (Pattern::Stream, direct.into_iter().chain([race("staged", Some(Primitive::Staged))]).collect())
+            ensure_posted(&window)?;
+            let races = [("direct", Primitive::Direct), ("staged", Primitive::Staged)];
+            (Pattern::Stream, races.map(|(name, primitive)| race(name, Some(primitive))).into())
         }
     };
     let side = |race: Race| Ok((Entrant::Ours(race.name), race.over(link, pattern, &private, &window)?));
@@ -48,25 +49,17 @@ pub fn collective<'l>(links: &'l Links, work: Work, bytes: usize) -> Result<Vec<
     if work == Work::AllReduce {
         return Ok(vec![side("default", &out, all_reduce(link, &out, &inp).build()?)]);
     }
-    let mut sides = vec![side("default", &out, all_to_all(link, &out, &inp).build()?)];
-    if has_direct(&window) {
-        let into = window.tensor();
-        let direct = all_to_all(link, into, &inp).primitive(Primitive::Direct).window(&window).build()?;
-        sides.push(side("direct", into, direct));
-    }
-    Ok(sides)
+    ensure_posted(&window)?;
+    let into = window.tensor();
+    let direct = all_to_all(link, into, &inp).primitive(Primitive::Direct).window(&window).build()?;
+    let staged = all_to_all(link, &out, &inp).build()?;
+    Ok(vec![side("default", &out, staged), side("direct", into, direct)])
 }
 
-/// True if posts write this window. Otherwise `direct` is staged, and its figures would be those of `staged`.
-fn has_direct<T: Element>(window: &Window<T>) -> bool {
-    window.posted().is_some()
-}
-
-/// The row of `direct` where it cannot be measured, if the work has it.
-pub fn absent(links: &Links, kind: Kind) -> Result<Option<Entrant>> {
-    let has_it = !matches!(kind, Kind::PingPong | Kind::Collective(Work::AllReduce));
-    let is_there = has_direct(&Window::<u64>::allocate(links.ours(), 1)?);
-    Ok((has_it && !is_there).then_some(Entrant::Absent("direct", "windows are not posted over this network")))
+/// Fails if posts do not write this window. `direct` would be staged, and its figures would be those of `staged`.
+fn ensure_posted<T: Element>(window: &Window<T>) -> Result<()> {
+    ensure!(window.posted().is_some(), "the network does not post to windows, so direct cannot be measured");
+    Ok(())
 }
 
 struct Launch<'l>(PreparedExchange<'l>);

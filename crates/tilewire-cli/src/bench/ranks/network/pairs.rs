@@ -13,8 +13,6 @@ use std::io::{Write, stderr};
 pub enum Entrant {
     /// One of our sides, by its protocol.
     Ours(&'static str),
-    /// One of our sides that cannot be measured here, and why.
-    Absent(&'static str, &'static str),
     /// What ours are compared with.
     Rival(Rival),
 }

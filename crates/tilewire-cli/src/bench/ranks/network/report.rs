@@ -25,7 +25,7 @@ impl Contest {
     fn lines(&self) -> Vec<Line<'_>> {
         let ours = self.scores.iter().filter_map(|score| match score.entrant {
             Entrant::Ours(name) => Some((name, score)),
-            Entrant::Absent(..) | Entrant::Rival(_) => None,
+            Entrant::Rival(_) => None,
         });
         let line = |(ours, own)| {
             self.scores.iter().filter_map(move |score| {
@@ -36,14 +36,6 @@ impl Contest {
             })
         };
         ours.flat_map(line).collect()
-    }
-
-    /// Our sides that cannot be measured here, and why.
-    fn absent(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        self.scores.iter().filter_map(|score| match score.entrant {
-            Entrant::Absent(ours, why) => Some((ours, why)),
-            _ => None,
-        })
     }
 
     fn title(&self) -> String {
@@ -80,10 +72,6 @@ pub fn table(contests: &[Contest]) -> String {
                 aim,
             ]);
         }
-        for (ours, _) in contest.absent() {
-            let dash = || "-".to_string();
-            table.row([ours.into(), dash(), dash(), dash(), dash(), dash(), SKIPPED.into()]);
-        }
     }
     let reasons: String = skipped(contests).into_iter().map(|reason| reason + "\n").collect();
     format!("{table}{FOOTNOTE}{reasons}")
@@ -95,12 +83,8 @@ const SKIPPED: &str = "skipped";
 fn skipped(contests: &[Contest]) -> Vec<String> {
     let mut reasons = Vec::new();
     for score in contests.iter().flat_map(|contest| &contest.scores) {
-        let (name, why) = match (score.entrant, &score.skipped) {
-            (Entrant::Rival(rival), Some(why)) => (rival.name(), why.as_str()),
-            (Entrant::Absent(ours, why), _) => (ours, why),
-            _ => continue,
-        };
-        let reason = hanging(&format!("{name}: "), &format!("{SKIPPED}: {why}"));
+        let (Entrant::Rival(rival), Some(why)) = (score.entrant, &score.skipped) else { continue };
+        let reason = hanging(&format!("{}: ", rival.name()), &format!("{SKIPPED}: {why}"));
         if !reasons.contains(&reason) {
             reasons.push(reason);
         }
@@ -115,32 +99,8 @@ ratio: the median, over pairs of samples of one round, of the other's time divid
 
 /// The contests as rows of the JSON report: one for each of ours and each rival.
 pub fn rows(contests: &[Contest]) -> Vec<Row> {
-    let of_contest = |contest: &Contest| {
-        let measured = contest.lines().iter().map(|line| row(contest, line)).collect::<Vec<_>>();
-        measured.into_iter().chain(contest.absent().map(|(ours, why)| absent(contest, ours, why))).collect::<Vec<_>>()
-    };
+    let of_contest = |contest: &Contest| contest.lines().iter().map(|line| row(contest, line)).collect::<Vec<_>>();
     contests.iter().flat_map(of_contest).collect()
-}
-
-fn absent(contest: &Contest, ours: &'static str, why: &str) -> Row {
-    Row {
-        name: format!("{} over {}: {ours}", contest.kind.name(), contest.provider),
-        engine: "cpu",
-        transport: "fabric",
-        protocol: ours,
-        ranks: contest.ranks,
-        blocks: 1,
-        bytes: contest.bytes,
-        place: "network",
-        median_us: f64::NAN,
-        spread_us: None,
-        gbps: None,
-        limit: format!("skipped: {why}"),
-        ratio: f64::NAN,
-        target: None,
-        each: String::new(),
-        samples: 0,
-    }
 }
 
 fn row(contest: &Contest, line: &Line) -> Row {
@@ -150,14 +110,22 @@ fn row(contest: &Contest, line: &Line) -> Row {
         None => line.rival.name().to_string(),
     };
     Row {
+        name: format!("{} over {}: {}", contest.kind.name(), contest.provider, line.ours),
+        engine: "cpu",
+        transport: "fabric",
+        protocol: line.ours,
+        ranks: contest.ranks,
+        blocks: 1,
+        bytes: contest.bytes,
+        place: "network",
         median_us: ours_ns.map_or(f64::NAN, |ns| ns / 1e3),
+        spread_us: None,
         gbps: ours_ns.and_then(|ns| contest.gbps(ns)),
         limit,
         ratio: line.ratio.unwrap_or(f64::NAN),
         target: line.aim.share(),
         each: rival_ns.map_or(String::new(), |ns| format!("its median {}", duration(ns / 1e3))),
         samples: line.pairs,
-        ..absent(contest, line.ours, "")
     }
 }
 
@@ -186,7 +154,6 @@ mod tests {
         let scores = vec![
             score(Entrant::Ours("direct"), 200_000.0),
             score(Entrant::Ours("staged"), 300_000.0),
-            Score::new(Entrant::Absent("bulk", "there are no columns")),
             score(Entrant::Rival(Rival::Plain), 190_000.0),
             Score {
                 skipped: Some("not installed".into()),
@@ -207,9 +174,7 @@ mod tests {
             "direct 5.24 GB/s fi_writedata, 8 under way 5.52 GB/s 0.95 7 0.90, met",
             "staged 3.50 GB/s fi_writedata, 8 under way 5.52 GB/s 0.63 7 0.65, missed",
             "direct 5.24 GB/s Open MPI, TCP - - 0 skipped",
-            "bulk - - - - - skipped",
             "Open MPI, TCP: skipped: not installed",
-            "bulk: skipped: there are no columns",
         ] {
             assert!(lines.iter().any(|line| line == must), "no '{must}' in\n{text}");
         }
@@ -219,7 +184,7 @@ mod tests {
     #[test]
     fn rows_have_the_ratio_and_its_aim() {
         let rows = rows(&[contest()]);
-        assert_eq!(rows.len(), 5);
+        assert_eq!(rows.len(), 4);
         assert_eq!((rows[0].ratio, rows[0].target, rows[0].samples), (0.95, Some(0.9), 7));
         assert_eq!(rows[1].limit, "Open MPI, TCP: skipped: not installed");
         assert!(rows[1].ratio.is_nan());

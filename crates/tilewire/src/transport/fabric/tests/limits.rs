@@ -60,16 +60,10 @@ fn bytes_beyond_four_gibibytes_are_written_where_they_belong() {
         unsafe { std::ptr::write_bytes(source.start().as_ptr().add(FAR), 7, 4096) };
         let place = carriers[1].register(&target).unwrap();
         carriers[0].register(&source).unwrap();
-        carriers[0].accept(1, Target::Region(0), &place).unwrap();
+        carriers[0].accept(1, 0, &place).unwrap();
         let part = source.part(FAR, 4096);
-        let write = Write {
-            id: 1,
-            peer: 1,
-            source: Source::Memory(&part),
-            target: Target::Region(0),
-            offset: FAR as u64,
-            notice: Some(5),
-        };
+        let write =
+            Write { id: 1, peer: 1, source: Source::Memory(&part), target: 0, offset: FAR as u64, notice: Some(5) };
         let (since, mut events) = (Instant::now(), Vec::new());
         while !carriers[0].write(&write).unwrap() {
             assert!(since.elapsed() < PATIENCE);

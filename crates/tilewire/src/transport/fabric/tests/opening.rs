@@ -67,7 +67,7 @@ fn what_is_not_registered_or_outside_is_refused() {
     let mut carriers = carriers(2, &options(library, "shm"));
     let memory = Memory::zeroed_shared(4096);
     let place = carriers[1].register(&memory).unwrap();
-    carriers[0].accept(1, Target::Region(3), &place).unwrap();
+    carriers[0].accept(1, 3, &place).unwrap();
     let own = Memory::zeroed_shared(4096);
     let write = |peer, source, target, offset| Write { id: 1, peer, source, target, offset, notice: None };
     let mut refused = |write: Write<'_>, words: &str| {
@@ -75,24 +75,24 @@ fn what_is_not_registered_or_outside_is_refused() {
         let ProxyError::Carrier { peer: Some(peer), what } = &error else { panic!("{error}") };
         assert!(*peer == write.peer && what.contains(words), "{error}");
     };
-    refused(write(1, Source::Memory(&own), Target::Region(3), 0), "not registered");
-    refused(write(1, Source::Inline(&[1; 8]), Target::Region(3), 4089), "8 bytes at byte 4089");
-    refused(write(1, Source::Inline(&[1; 8]), Target::Region(3), u64::MAX), "which has 4096 bytes");
-    refused(write(1, Source::Inline(&[1; 8]), Target::Region(0), 0), "has not told");
-    refused(write(1, Source::Inline(&[1; 65]), Target::Region(3), 0), "at most 64");
-    refused(write(0, Source::Inline(&[1; 8]), Target::Region(3), 0), "not connected");
-    refused(write(7, Source::Inline(&[1; 8]), Target::Region(3), 0), "not connected");
-    let unconnected = carriers[0].accept(0, Target::Lines, &place).unwrap_err();
+    refused(write(1, Source::Memory(&own), 3, 0), "not registered");
+    refused(write(1, Source::Inline(&[1; 8]), 3, 4089), "8 bytes at byte 4089");
+    refused(write(1, Source::Inline(&[1; 8]), 3, u64::MAX), "which has 4096 bytes");
+    refused(write(1, Source::Inline(&[1; 8]), 0, 0), "has not told");
+    refused(write(1, Source::Inline(&[1; 65]), 3, 0), "at most 64");
+    refused(write(0, Source::Inline(&[1; 8]), 3, 0), "not connected");
+    refused(write(7, Source::Inline(&[1; 8]), 3, 0), "not connected");
+    let unconnected = carriers[0].accept(0, 9, &place).unwrap_err();
     assert_eq!(unconnected, NetworkError::Unconnected { peer: 0 });
     carriers[0].register(&own).unwrap();
-    assert!(carriers[0].write(&write(1, Source::Memory(&own), Target::Region(3), 0)).unwrap());
+    assert!(carriers[0].write(&write(1, Source::Memory(&own), 3, 0)).unwrap());
     let (whole, part) = (carriers[0].register(&own).unwrap(), carriers[0].register(&own.part(100, 50)).unwrap());
     let [whole, part] = [whole, part].map(|place| Place::parse(0, &place).unwrap());
     assert_eq!(part, Place { base: whole.base + 100, bytes: 50, ..whole });
     // The memory is unregistered as often as it was registered.
     let ends = [&own.part(100, 50), &own, &own].map(|memory| carriers[0].unregister(memory));
     assert_eq!(ends, [false, false, true]);
-    assert!(carriers[0].write(&write(1, Source::Memory(&own), Target::Region(3), 0)).is_err());
+    assert!(carriers[0].write(&write(1, Source::Memory(&own), 3, 0)).is_err());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_rank_sleeps_on_its_descriptor_until_a_write_comes() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     let mut carriers = carriers(2, &options(library, "tcp").descriptor(true));
     let place = carriers[1].register(&Memory::zeroed_shared(64)).unwrap();
-    carriers[0].accept(1, Target::Region(0), &place).unwrap();
+    carriers[0].accept(1, 0, &place).unwrap();
     let mut sleeper = carriers.pop().unwrap();
     let mut writer = carriers.pop().unwrap();
     // The first write waits until the other side is about to sleep: it might find all of them before otherwise.
@@ -128,14 +128,8 @@ fn a_rank_sleeps_on_its_descriptor_until_a_write_comes() {
         is_tired.recv().expect("the other side sleeps at some time");
         let since = Instant::now();
         for id in 0..20 {
-            let write = Write {
-                id,
-                peer: 1,
-                source: Source::Inline(&[7; 8]),
-                target: Target::Region(0),
-                offset: 0,
-                notice: Some(id as u32),
-            };
+            let write =
+                Write { id, peer: 1, source: Source::Inline(&[7; 8]), target: 0, offset: 0, notice: Some(id as u32) };
             assert!(writer.write(&write).unwrap());
             let mut events = Vec::new();
             while events.is_empty() {

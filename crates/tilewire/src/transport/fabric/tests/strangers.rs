@@ -33,7 +33,7 @@ fn numbers_of_strangers_are_dropped_and_counted() {
         for rank in [0, 1] {
             let memory = Memory::zeroed_shared(4096);
             let place = carriers[rank].register(&memory).unwrap();
-            carriers[1 - rank].accept(rank, Target::Region(0), &place).unwrap();
+            carriers[1 - rank].accept(rank, 0, &place).unwrap();
             memories.push(memory);
         }
         let mut stranger = Stranger::new(library, provider, &carriers[0].card.to_bytes());
@@ -42,10 +42,11 @@ fn numbers_of_strangers_are_dropped_and_counted() {
         let (mut events, mut got, mut sent) = (Vec::new(), Vec::new(), 0);
         let since = Instant::now();
         while sent < 1000 {
-            // Notices that would fit a line, with a cookie that was guessed: near a good one, or none.
+            // Notices that would fit a line, with a cookie that was guessed: near a good one, or none. Where numbers are
+            // counted, one with the identity of a good one is a loss (`counts.rs`).
             let guess = match sent % 4 {
                 0 => 0,
-                1 => u64::from(own[1]) ^ 1 << (3 + random.below(29)),
+                1 => u64::from(own[1]) ^ 1 << (9 + random.below(23)),
                 2 => u64::from(own[1]) | 7,
                 _ => random.next() >> 32 << 3,
             };
@@ -65,14 +66,8 @@ fn numbers_of_strangers_are_dropped_and_counted() {
         }
         assert_eq!(events, [], "{provider}");
         // And those of the peer still arrive.
-        let write = Write {
-            id: 9,
-            peer: 0,
-            source: Source::Inline(&[1, 2, 3]),
-            target: Target::Region(0),
-            offset: 5,
-            notice: Some(77),
-        };
+        let write =
+            Write { id: 9, peer: 0, source: Source::Inline(&[1, 2, 3]), target: 0, offset: 5, notice: Some(77) };
         assert!(carriers[1].write(&write).unwrap());
         let mut delivered = Vec::new();
         while delivered.is_empty() || events.is_empty() {
@@ -94,7 +89,7 @@ fn numbers_of_strangers_are_dropped_and_counted() {
 fn exchange(carriers: &mut [FabricCarrier], id: u64, mut meanwhile: impl FnMut()) {
     let (mut events, since) = (vec![Vec::new(); 2], Instant::now());
     for rank in [0, 1] {
-        let (source, target) = (Source::Inline(&[7; 8]), Target::Region(0));
+        let (source, target) = (Source::Inline(&[7; 8]), 0);
         let write = Write { id, peer: 1 - rank, source, target, offset: 0, notice: Some(id as u32) };
         assert!(carriers[rank].write(&write).unwrap());
     }
@@ -115,7 +110,7 @@ fn shared(carriers: &mut [FabricCarrier]) -> [Memory; 2] {
     [0, 1].map(|rank: usize| {
         let memory = Memory::zeroed_shared(4096);
         let place = carriers[rank].register(&memory).unwrap();
-        carriers[1 - rank].accept(rank, Target::Region(0), &place).unwrap();
+        carriers[1 - rank].accept(rank, 0, &place).unwrap();
         memory
     })
 }
@@ -232,17 +227,10 @@ fn a_rank_that_never_polls_exhausts_the_patience_of_its_peer() {
         let (here, there) = (Memory::zeroed_shared(1 << 20), Memory::zeroed_shared(1 << 20));
         carriers[0].register(&here).unwrap();
         let place = carriers[1].register(&there).unwrap();
-        carriers[0].accept(1, Target::Region(0), &place).unwrap();
+        carriers[0].accept(1, 0, &place).unwrap();
         let (since, mut id, mut events) = (Instant::now(), 0, Vec::new());
         let error = loop {
-            let write = Write {
-                id,
-                peer: 1,
-                source: Source::Memory(&here),
-                target: Target::Region(0),
-                offset: 0,
-                notice: Some(1),
-            };
+            let write = Write { id, peer: 1, source: Source::Memory(&here), target: 0, offset: 0, notice: Some(1) };
             let took = carriers[0].write(&write).and_then(|took| carriers[0].poll(&mut events).map(|()| took));
             match took {
                 Ok(took) => id += u64::from(took),

@@ -106,6 +106,40 @@ fn a_window_that_its_rank_has_dropped_is_never_written() {
     }
 }
 
+/// A window may be lent as well, for a collective that reads it in place. Whichever ends last, the memory stays until
+/// peers can no longer write to it.
+#[test]
+fn the_memory_of_a_window_that_was_lent_is_kept_when_its_last_use_ends() {
+    let Some(library) = tilewire_testkit::libfabric::find() else { return };
+    let mut carriers = carriers(2, &options(library, "tcp"));
+    let (mut events, since) = (Vec::new(), Instant::now());
+    let mut let_go = |carriers: &mut [FabricCarrier], what: &str| {
+        assert!(carriers[1].closing.keeps(), "{what}: the peer has not said that its writes have ended");
+        while carriers[1].closing.keeps() {
+            carriers.iter_mut().for_each(|carrier| carrier.poll(&mut events).unwrap());
+            assert!(since.elapsed() < PATIENCE, "{what}: the memory stays");
+        }
+    };
+    let memory = Memory::zeroed_shared(BYTES);
+    // A part of the window is enough.
+    for lent in [memory.clone(), memory.part(64, 64)] {
+        carriers[1].open(1, &memory, &[0]).unwrap();
+        carriers[1].lend(&lent).unwrap();
+        carriers[1].close(1);
+        assert!(!carriers[1].closing.keeps(), "it is still registered");
+        carriers[1].give_back(&lent);
+        let_go(&mut carriers, "lent for longer");
+        carriers[1].open(1, &memory, &[0]).unwrap();
+        carriers[1].lend(&lent).unwrap();
+        carriers[1].give_back(&lent);
+        carriers[1].close(1);
+        let_go(&mut carriers, "open for longer");
+    }
+    carriers[1].lend(&memory).unwrap();
+    carriers[1].give_back(&memory);
+    assert!(!carriers[1].closing.keeps(), "no peer ever wrote there");
+}
+
 /// The memory of a dropped window goes back to its owner while the transport lives.
 #[test]
 fn the_memory_of_a_closed_window_is_let_go_when_no_write_can_reach_it() {
@@ -125,7 +159,7 @@ fn the_memory_of_a_closed_window_is_let_go_when_no_write_can_reach_it() {
                 let (memory, own) = (Memory::zeroed_shared(BYTES), input(round as u8 + 1));
                 carriers[2].open(round + 1, &memory, &[0, 1]).unwrap();
                 let place = carriers[2].place(round + 1);
-                let target = Target::Region(round + 1);
+                let target = round + 1;
                 for rank in [0, 1] {
                     carriers[rank].reach(2, round + 1, &place).unwrap();
                     carriers[rank].lend(&own).unwrap();

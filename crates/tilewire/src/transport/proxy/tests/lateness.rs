@@ -46,6 +46,10 @@ impl Carrier for Slow {
         Ok(true)
     }
 
+    fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
+        Ok(0)
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         events.push(Event::Delivered { id: u64::MAX });
         if self.last.elapsed() >= PACE {

@@ -5,7 +5,7 @@ use super::*;
 fn ends(segments: &[SegmentSet]) -> Vec<Arc<LoopEnd>> {
     let end = |rank: usize| {
         let segment = segments[rank].segment(rank);
-        let regions = (0..2).map(|sender| ((sender, Target::Region(0)), segment.part(0, 64))).collect();
+        let regions = (0..2).map(|sender| ((sender, 0), segment.part(0, 64))).collect();
         Arc::new(LoopEnd::new(regions, segments[rank].doorbell(rank)))
     };
     (0..2).map(end).collect()
@@ -41,7 +41,7 @@ fn carry(writes: usize, seed: Option<u64>) -> Vec<Seen> {
             assert!(seen[id as usize].confirmed.replace(poll).is_none());
         }
         while next < writes {
-            let (id, target, notice) = (next as u64, Target::Region(0), Some(next as u32));
+            let (id, target, notice) = (next as u64, 0, Some(next as u32));
             if !from.write(&Write { id, peer: 1, source, target, offset: 0, notice }).unwrap() {
                 seen[next].refusals += 1;
                 break;

@@ -155,6 +155,10 @@ impl Carrier for Panics {
         Ok(true)
     }
 
+    fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
+        Ok(0)
+    }
+
     fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
         panic!("a carrier panics");
     }
