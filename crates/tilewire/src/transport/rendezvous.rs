@@ -329,6 +329,11 @@ pub enum TransportError {
     },
     /// More windows at the same time than posts can name.
     TooManyWindows,
+    /// More windows at the same time than the transport has sets of control lines.
+    NoLineSet {
+        /// Its sets.
+        sets: usize,
+    },
     /// The proxy that carries posts has stopped.
     Proxy(ProxyError),
     /// There is no network between the domains: the error of the network's own type.
@@ -373,6 +378,9 @@ errors! {
             "the domains {domains:?} do not contain each of the {ranks} ranks, counted from 0, exactly once",
         TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
              one large window and slice it",
+        NoLineSet { sets } =>
+            "all {sets} sets of control lines for windows are in use: drop windows, and what was built with them, on all \
+             ranks, or make the transport with a larger `window_sets`",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
         Network(error) => "{error}",
         NoNetwork =>

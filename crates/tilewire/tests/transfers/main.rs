@@ -27,3 +27,4 @@ mod shm_transport;
 mod stranger;
 mod two_level;
 mod untouched;
+mod window_lines;
