@@ -303,6 +303,15 @@ pub enum TransportError {
     Device(Arc<dyn Error + Send + Sync>),
     /// The transport has no windows.
     NoWindows,
+    /// Kernels of this rank reach the window of a rank neither by loads and stores nor by posts.
+    WindowUnreached {
+        /// This rank.
+        rank: Rank,
+        /// The rank whose window it is.
+        peer: Rank,
+    },
+    /// Windows have no signals, because they have no control lines of their own.
+    NoSignals,
     /// The transport broke before.
     Broken {
         /// Why.
@@ -367,6 +376,12 @@ errors! {
         NoMemory(error) => "{error}",
         Device(error) => "{error}",
         NoWindows => "this transport has no windows: use staged or packet",
+        WindowUnreached { rank, peer } =>
+            "kernels of rank {rank} reach the window of rank {peer} neither by loads and stores nor by posts: use a \
+             collective or staged, which go through the transport's own memory",
+        NoSignals =>
+            "windows share the control lines of this transport, and so have no signals: join it with `window_sets` of 1 \
+             or more",
         Broken { cause } => "the transport is broken: {cause}; only a new rendezvous of all ranks recovers",
         Judged(verdict) => "{verdict}",
         NotMet { ticket, late, after } => (

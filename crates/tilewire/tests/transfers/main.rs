@@ -28,3 +28,4 @@ mod stranger;
 mod two_level;
 mod untouched;
 mod window_lines;
+mod window_operations;
