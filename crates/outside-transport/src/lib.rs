@@ -44,6 +44,7 @@ impl Outboxes {
             max_slots: 4,
             max_copies: 1,
             packet_bytes: 8 << 10,
+            window_sets: 0,
         };
         let bytes = Layout::new(geometry).expect("a layout that fits").bytes();
         let segments = SegmentSet::threads(world_size, bytes)?.into_iter().map(Some).collect();

@@ -26,6 +26,7 @@ pub fn plan(ranks: usize, len: usize, launches: usize) -> Result<Plan, RunError>
         max_slots: 4,
         max_copies: 1,
         packet_bytes: 0,
+        window_sets: 0,
     };
     // Each rank makes its tensors once, as a program would. New tensors for every launch would hide what one launch
     // does to the next.

@@ -17,6 +17,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     max_slots: Some(4),
     max_copies: 1,
     packet_bytes: Some(4096),
+    window_sets: None,
     populate: true,
 };
 /// After this many cycles everything that exists once exists: the allocator's arenas, the runtime's threads.

@@ -37,6 +37,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     max_slots: Some(8),
     max_copies: 1,
     packet_bytes: Some(256 << 10),
+    window_sets: None,
     populate: false,
 };
 

@@ -5,7 +5,9 @@ use super::expression::{GROUPS, Pool};
 use super::writer::{Writer, at, here};
 use super::{Maker, Wish};
 use crate::random::Random;
-use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, Place, RoleId, Special, Type, Value, VarId};
+use tilewire::ir::{
+    Access, BinaryOp, CompareOp, Mask, Op, ParamId, Place, RequiredSpan, RoleId, Special, Type, Value, VarId,
+};
 
 /// A part of a program. Its parameters are declared when it is planned. Then every role emits its own code.
 pub trait Section {
@@ -52,6 +54,12 @@ impl Extent {
             Some(param) => c.op(Op::Scalar(param)),
             None => c.i64(self.cols as i64),
         };
+        if self.runtime.is_some() && self.cols % 2 == 1 {
+            // It always holds, and no engine can know that before the launch.
+            let (rank, offset, size) = (c.special(Special::Rank), c.i64(0), c.i64(self.cols as i64));
+            let cond = c.op(Op::Compare { op: CompareOp::Le, a: cols, b: size });
+            c.run(Op::Require { cond, span: Some(RequiredSpan { rank, offset, bytes: cols, size }) });
+        }
         match self.rows {
             None => c.each(cols, |c, i| {
                 let zero = c.i64(0);

@@ -9,6 +9,7 @@
 //! | `reductions.rs` | the reductions, and what goes round a ring |
 //! | `posted.rs` | [`posted`], [`posted_in`]: those that travel by posts, through slots |
 //! | `windows.rs` | what posts carry into windows |
+//! | `puts.rs` | puts into windows by kernels of one's own |
 //! | `by_hand.rs` | posts in kernels that use no schedule |
 //! | `two_level.rs` | what goes from domain to domain, and on within them |
 
@@ -17,6 +18,7 @@ mod by_hand;
 mod columns;
 mod exchanges;
 mod posted;
+pub mod puts;
 mod reductions;
 mod two_level;
 mod windows;
@@ -129,6 +131,7 @@ fn shipped_in(world: &World) -> Vec<Case> {
     exchanges::cases(&mut cases, world);
     reductions::cases(&mut cases, world);
     columns::cases(&mut cases, world);
+    puts::cases(&mut cases, world);
     cases.0
 }
 

@@ -162,6 +162,7 @@ pub(super) fn world(ranks: usize, blocks: usize, domains: &[Vec<usize>]) -> Rehe
         max_slots: 8.max(2 * ranks),
         max_copies: 4,
         packet_bytes: 0,
+        window_sets: 2,
     });
     world.mesh(&domains)
 }

@@ -206,6 +206,7 @@ fn two_way(world: &World) -> Rehearsal {
         max_slots: 8.max(2 * ranks),
         max_copies: 4,
         packet_bytes: 4096 * 2 * blocks,
+        window_sets: 2,
     }))
 }
 

@@ -8,7 +8,7 @@ use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, Trace, warps_of}
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
-use crate::link::Transport;
+use crate::link::{Transport, WindowPart};
 use crate::schedule::{
     self, BulkPlan, DirectTo, PacketPlan, Packing, Peer, Relay, Ring, StagedPlan, Tiling, post_direct, recv_bulk_any,
     recv_direct, recv_packets, recv_packets_any, recv_relayed_any, recv_tiles_any, relay_tiles_any, ring_gather_any,
@@ -163,14 +163,21 @@ struct Body<'e, 'h, 't> {
 
 impl<'e, 'h, 't> Body<'e, 'h, 't> {
     fn new(exchange: ExchangeKernel<'e, 'h>, k: &Block<'t>, leg: &'e Leg) -> Self {
-        let ExchangeKernel { hooks, link, .. } = exchange;
-        let peer = match leg.side {
-            Side::Send => match &leg.window {
-                Some(LegWindow::Mapped(window)) => link.sender(k, leg.peer, leg.protocol, Some(window)),
-                Some(window) => link.window_sender(k, leg.peer, &window.posted().expect("it is posted")),
-                None => link.sender(k, leg.peer, leg.protocol, None),
-            },
-            Side::Receive => link.receiver(k, leg.peer, leg.protocol),
+        let ExchangeKernel { hooks, link, plan, .. } = exchange;
+        let lines = plan.windows.lines();
+        let peer = match (leg.side, &leg.window) {
+            (Side::Send, Some(LegWindow::Mapped(window))) => {
+                link.window_sender(k, leg.peer, &lines, WindowPart::Mapped(Some(window)))
+            }
+            (Side::Send, Some(window)) => {
+                let window = window.posted().expect("it is posted");
+                link.window_sender(k, leg.peer, &lines, WindowPart::Posted(&window))
+            }
+            (Side::Send, None) => link.sender(k, leg.peer, leg.protocol, None),
+            (Side::Receive, _) if matches!(leg.protocol, Protocol::Direct { .. }) => {
+                link.window_receiver(k, leg.peer, &lines)
+            }
+            (Side::Receive, _) => link.receiver(k, leg.peer, leg.protocol),
         };
         let words = match (leg.side, &leg.inp, &leg.out) {
             (Side::Send, Some(inp), _) if hooks.copies => words(k, leg, inp.memory(), ("input", Access::In)),

@@ -281,7 +281,7 @@ impl<'l> PreparedExchange<'l> {
             return Err(error.clone());
         }
         let is_collective = by.iter().any(|taker| matches!(taker, Taker::Window(_)));
-        let to = self.bound.taken(by)?;
+        let to = self.bound.taken(by, self.link)?;
         let name = |k: usize| self.launch.param_name(k);
         let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         let posted = self.posted_from(&to)?;

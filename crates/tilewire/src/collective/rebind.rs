@@ -7,8 +7,9 @@
 
 use super::windows::{UsedWindows, WindowOf};
 use crate::ir::Type;
+use crate::link::Transport;
 use crate::tensor::{AnyTensor, Arg, Grid, Memory, ReachableFrom};
-use crate::transport::Rank;
+use crate::transport::{PeerEndpoint, Rank};
 
 /// The tensors that a kernel is bound to.
 #[derive(Clone)]
@@ -182,11 +183,31 @@ const NAMES: [&str; 2] = ["output", "input"];
 pub(super) struct Rebound {
     pub tensors: [AnyTensor; 2],
     pub windows: UsedWindows,
+    /// The control lines that move: old and new.
+    pub lines: Vec<[Memory; 2]>,
+}
+
+/// The control lines of the old and of the new windows of a launch, for all peers that this rank reaches by loads and
+/// stores.
+fn moved_lines(link: &dyn Transport, old: &UsedWindows, new: &UsedWindows) -> Vec<[Memory; 2]> {
+    let (old, new) = (old.lines(), new.lines());
+    if old.number() == new.number() {
+        return Vec::new();
+    }
+    let peers = Rank::all(link.world_size()).filter(|&peer| peer != link.rank());
+    let both = peers.filter_map(|peer| Some([link.endpoint_of(peer, &old)?, link.endpoint_of(peer, &new)?]));
+    let lines = |endpoint: &PeerEndpoint| {
+        let PeerEndpoint { here, starts, .. } = endpoint;
+        let there = endpoint.mapped().map(|there| [there.signals.ready.clone(), there.signals.done.clone()]);
+        let here = [here.signals.ready.clone(), here.signals.done.clone(), starts.clone()];
+        here.into_iter().chain(there.into_iter().flatten()).collect::<Vec<_>>()
+    };
+    both.flat_map(|[old, new]| lines(&old).into_iter().zip(lines(&new)).map(|(old, new)| [old, new])).collect()
 }
 
 impl Bound {
     /// The tensors and windows after these have taken the place of the output and of the input.
-    pub(super) fn taken(&self, by: [Taker; 2]) -> Result<Rebound, RebindError> {
+    pub(super) fn taken(&self, by: [Taker; 2], link: Option<&dyn Transport>) -> Result<Rebound, RebindError> {
         let mut windows = self.windows.clone();
         let mut tensors = self.tensors.clone();
         let is_window = matches!(by[0], Taker::Window(_));
@@ -218,7 +239,8 @@ impl Bound {
         if is_window && out.memory().is(inp.memory()) && tensors[0].memory().is(out.memory()) {
             tensors[0] = tensors[1].clone();
         }
-        Ok(Rebound { tensors, windows })
+        let lines = link.map_or_else(Vec::new, |link| moved_lines(link, &self.windows, &windows));
+        Ok(Rebound { tensors, windows, lines })
     }
 
     /// The output in a window that peers do not reach: it is a tensor like any other.
@@ -277,10 +299,22 @@ impl Bound {
         let moves = self.moves(to);
         let mut moved = Vec::with_capacity(args.len());
         for (k, arg) in args.iter().enumerate() {
+            let line = |memory: &Memory| {
+                let of = |[old, new]: &[Memory; 2]| {
+                    let offset = old.offset_of(memory).filter(|_| memory.covered() > 0)?;
+                    Some(new.part_like(memory, offset))
+                };
+                to.lines.iter().find_map(of)
+            };
             moved.push(match arg {
                 Arg::Buffer(banks) => {
-                    let bank = |memory: &Memory| bank(memory, &moves, aligned, || name(k));
+                    let bank =
+                        |memory: &Memory| line(memory).map_or_else(|| bank(memory, &moves, aligned, || name(k)), Ok);
                     Arg::Buffer(banks.iter().map(bank).collect::<Result<_, _>>()?)
+                }
+                Arg::Slots(banks) => {
+                    let bank = |memory: &Memory| line(memory).unwrap_or_else(|| memory.clone());
+                    Arg::Slots(banks.iter().map(bank).collect())
                 }
                 arg => arg.clone(),
             });
@@ -380,7 +414,7 @@ mod tests {
         let buffer = |memory: Memory| Arg::Buffer(vec![memory]);
         let args = [&out, &inp].map(|x| buffer(x.slice(16..32).memory().clone()));
         let moved = |to: &Tensor<f32>, aligned| {
-            let to = Rebound { tensors: [(&other).into(), to.into()], windows: windows.clone() };
+            let to = Rebound { tensors: [(&other).into(), to.into()], windows: windows.clone(), lines: Vec::new() };
             bound.moved(&args, &to, aligned, &|k| format!("argument {k}"))
         };
         let off = tensor(65).slice(1..65);

@@ -23,7 +23,7 @@ use super::rounds::{LegCode, OwnCode, RoundsCode};
 use super::scene::Scene;
 use crate::hook::{AnyValue, Block, Holds, Payload, RoleCtx, Value};
 use crate::ir::Type;
-use crate::link::Transport;
+use crate::link::{Transport, WindowPart};
 use crate::schedule::{
     PacketPlan, Packing, Peer, Position, Ring, RingReduce, Sent, StagedPlan, Tiling, WindowPeer, expect_packets,
     recv_tiles_any, reduce_packets, reduce_tiles, reduce_whole_windows, reduce_windows, ring_reduce, send_tiles_any,
@@ -186,10 +186,11 @@ impl<'k, 't> Kernel<'k, '_, 't> {
 
     /// No rank sends: all inputs are combined where they are.
     fn in_windows(&self, reached: &ReachedWindows) {
-        let (link, protocol) = (self.link, self.of.protocol);
+        let (link, lines) = (self.link, reached.used.lines());
         let peer = |peer: Rank| {
             let output = reached.output.as_ref().map(|output| &output[peer.index()]);
-            let (give, take) = (link.sender(self.k, peer, protocol, output), link.receiver(self.k, peer, protocol));
+            let give = link.window_sender(self.k, peer, &lines, WindowPart::Mapped(output));
+            let take = link.window_receiver(self.k, peer, &lines);
             let input = std::slice::from_ref(&reached.input[peer.index()]);
             WindowPeer { give, take, input: self.k.region("input of the peer", input) }
         };

@@ -2,7 +2,7 @@
 
 use crate::ir::Type;
 use crate::ir::scalar::Element;
-use crate::link::Window;
+use crate::link::{LineSet, Window};
 use crate::tensor::Memory;
 use crate::transport::Rank;
 use crate::transport::proxy::PostedRegion;
@@ -16,6 +16,8 @@ pub(super) struct WindowOf {
     pub posted: Option<PostedRegion>,
     pub own: Memory,
     pub ty: Type,
+    /// Its control lines.
+    pub lines: LineSet,
     pub number: String,
 }
 
@@ -23,7 +25,7 @@ impl WindowOf {
     pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
         let (posted, number) = (window.posted().cloned(), window.number().to_string());
-        WindowOf { peers, posted, own, ty: W::TYPE, number }
+        WindowOf { peers, posted, own, ty: W::TYPE, lines: window.lines().clone(), number }
     }
 
     /// True if this rank loads and stores in a rank's window.
@@ -62,6 +64,13 @@ pub(super) struct UsedWindows {
 }
 
 impl UsedWindows {
+    /// The control lines of a launch: those of the input's window, or else of the output's. Ranks that use the same
+    /// windows use the same lines.
+    pub(super) fn lines(&self) -> LineSet {
+        let [out, inp] = &self.of;
+        inp.as_ref().or(out.as_ref()).map_or_else(LineSet::default, |window| window.lines.clone())
+    }
+
     /// A name, the same on all ranks.
     pub(super) fn name(&self) -> String {
         let [out, inp] = &self.of;

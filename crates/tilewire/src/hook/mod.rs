@@ -64,6 +64,7 @@ pub use ops::Bits;
 pub use regs::{Payload, Regs};
 pub use role::{IntoRange, RoleCtx, Var};
 pub(crate) use trace::Lines;
+pub(crate) use value::Known;
 pub use value::{AnyValue, IntoIndex, IntoValue, Value};
 pub use view::{Atomic, Captured, View, View2};
 pub use wire::{Banks, Queue, Region, Slot, Slots};

@@ -6,7 +6,7 @@ use super::value::{IntoIndex, IntoValue, Known, Value};
 use super::view::View;
 use super::wire::{Banks, Region};
 use crate::ir::scalar::Element;
-use crate::ir::{self, Access, Base, Inst, Op, RoleId, SourceLine, Special, Type, VarId};
+use crate::ir::{self, Access, Base, Entity, Inst, Op, RoleId, SourceLine, Special, Type, VarId};
 use crate::tensor::Scalar;
 use std::marker::PhantomData;
 use std::ops::{Range, RangeTo};
@@ -52,6 +52,11 @@ impl<'t> RoleCtx<'t> {
     /// Copies of this role, as declared: engines may run fewer.
     pub(crate) fn declared_copies(&self) -> u32 {
         self.trace.copies_of(self.role)
+    }
+
+    /// The number of this role in its kernel.
+    pub(crate) fn role_index(&self) -> usize {
+        self.role.index()
     }
 
     /// This role as one of `blocks` blocks that share some work: code traced with it uses `block`, from 0, as its

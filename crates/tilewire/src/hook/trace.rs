@@ -7,7 +7,7 @@
 
 use super::error::{Misuse, MisuseKind, ScopeKind};
 use super::legs::{Holds, HookCall, HookLeg};
-use super::value::Value;
+use super::value::{IntoIndex, Known, Value};
 use super::view::Touch;
 use crate::ir::scalar::Element;
 use crate::ir::{
@@ -37,7 +37,12 @@ pub(crate) struct Lines<'t> {
     pub(super) brand: Brand<'t>,
 }
 
-impl Lines<'_> {
+impl<'t> Lines<'t> {
+    /// An index that must be uniform: a lane value is a misuse of `what`.
+    pub(crate) fn known(&self, what: &'static str, index: impl IntoIndex<'t>, at: &SourceLine) -> Known<'t> {
+        Known::uniform(self.trace, what, index, at)
+    }
+
     /// Everything that `body` traces gets this line, unless an outer caller has set another.
     pub(crate) fn on_behalf_of(&self, at: SourceLine, body: &mut dyn FnMut()) {
         let is_first = self.trace.state().caller.is_none();

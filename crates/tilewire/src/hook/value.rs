@@ -329,3 +329,24 @@ impl<'t> Known<'t> {
         }
     }
 }
+
+impl<'t> IntoIndex<'t> for Known<'t> {
+    fn number(&self) -> Option<i128> {
+        match self {
+            Known::Number(number) => Some((*number).into()),
+            Known::Value(_) => None,
+        }
+    }
+    fn id(&self) -> Option<ir::Value> {
+        match self {
+            Known::Number(_) => None,
+            Known::Value(value) => Some(value.ir),
+        }
+    }
+    fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value {
+        match self {
+            Known::Number(n) => number(trace, n.into(), ty, at),
+            Known::Value(value) => value.into_index(trace, ty, at),
+        }
+    }
+}

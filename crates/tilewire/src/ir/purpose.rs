@@ -43,6 +43,8 @@ pub enum Purpose {
 /// | `Ready` | the sender | the receiver | yes |
 /// | `Head`, `PacketHead` | the sender | the receiver | no: credits may be older than the launch |
 /// | `Sent` | the sender | its own proxy, when the receiver has the bytes | no: nobody else signals there |
+/// | `Signal` | the receiver | the sender | no: each is for one id of one window |
+/// | `Counter` | the sender | as `Sent` | no |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Part {
     /// Slots of bytes.
@@ -63,6 +65,10 @@ pub enum Part {
     Done,
     /// Posted bytes have been read where they were.
     Sent,
+    /// A signal of a window, for kernels of the user's own.
+    Signal,
+    /// As `Sent`, for kernels of the user's own.
+    Counter,
 }
 
 impl Purpose {
@@ -71,8 +77,8 @@ impl Purpose {
     pub fn signaller(self, index: u64, len: u64) -> Option<u32> {
         use Part::*;
         match self {
-            Purpose::Transfer { part: Packets | Tail | Done, from, .. } => Some(from),
-            Purpose::Transfer { part: Head | PacketHead | Ready | Sent, to, .. } => Some(to),
+            Purpose::Transfer { part: Packets | Tail | Done | Signal, from, .. } => Some(from),
+            Purpose::Transfer { part: Head | PacketHead | Ready | Sent | Counter, to, .. } => Some(to),
             Purpose::AllRanks { ranks, .. } => {
                 index.checked_div(len / u64::from(ranks).max(1)).map(|rank| rank as u32).filter(|rank| *rank < ranks)
             }
@@ -113,7 +119,7 @@ impl Purpose {
 
     /// True if its words are credits.
     pub fn is_credit(self) -> bool {
-        let is_credit = |part| matches!(part, Part::Head | Part::PacketHead | Part::Sent);
+        let is_credit = |part| matches!(part, Part::Head | Part::PacketHead | Part::Sent | Part::Counter);
         matches!(self, Purpose::AllRanks { credits: true, .. })
             || matches!(self, Purpose::Transfer { part, .. } if is_credit(part))
     }
@@ -134,10 +140,13 @@ mod tests {
             (Part::Head, 5),
             (Part::PacketHead, 5),
             (Part::Sent, 5),
+            (Part::Counter, 5),
         ] {
             assert_eq!(of(part).signaller(7, 8), Some(signaller), "{part:?}");
             assert!(of(part).is_matched() != of(part).is_credit(), "{part:?}");
         }
+        let signal = of(Part::Signal);
+        assert_eq!((signal.signaller(7, 8), signal.is_matched(), signal.is_credit()), (Some(3), false, false));
         for silent in [of(Part::Staging), of(Part::Window), Purpose::Own, Purpose::Tensor, Purpose::Starts { peer: 5 }]
         {
             assert_eq!(

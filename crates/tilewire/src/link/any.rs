@@ -4,11 +4,12 @@
 use super::FabricTransport;
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
+use super::line_set::LineSet;
 use super::window::{WindowCall, WindowParts};
-use super::{Machine, MeshTransport, PostFrom, ShmTransport, Transport};
+use super::{Machine, MeshTransport, PostFrom, ShmTransport, Transport, WindowPart};
 use crate::cuda::Seat;
 use crate::hook::Block;
-use crate::schedule::{Peer, PostedWindow};
+use crate::schedule::Peer;
 use crate::tensor::Memory;
 use crate::transport::proxy::PostedSource;
 use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
@@ -95,6 +96,7 @@ macro_rules! delegate {
                 fn world_size(&self) -> usize;
                 fn link(&self, peer: Rank) -> LinkShape;
                 fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+                fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint>;
                 fn machines(&self) -> Vec<Machine>;
                 fn domain(&self, rank: Rank) -> Option<usize>;
                 fn door(&self) -> Option<&Door>;
@@ -105,7 +107,8 @@ macro_rules! delegate {
                 fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
                 fn describe(&self, peer: Rank, operation: u16) -> Option<String>;
                 fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
-                fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, window: &PostedWindow) -> Peer<'t>;
+                fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, lines: &LineSet, part: WindowPart<'_>) -> Peer<'t>;
+                fn window_receiver<'t>(&self, k: &Block<'t>, peer: Rank, lines: &LineSet) -> Peer<'t>;
                 fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
                 fn is_dense(&self) -> bool;
                 fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;

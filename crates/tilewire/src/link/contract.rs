@@ -1,5 +1,6 @@
 //! The interface of a transport to everything above it.
 
+use super::line_set::LineSet;
 use super::machine::Machine;
 use super::window::{WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
@@ -40,6 +41,16 @@ pub trait Transport {
     /// # Panics
     /// If there is no such peer.
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+
+    /// The same with the control lines of a window ([`Window::lines`](super::Window::lines)) in place of the
+    /// transport's own. Whoever keeps these memories keeps the set in use. `None` also if the transport has no such
+    /// set; without an implementation it has only its own.
+    ///
+    /// # Panics
+    /// If there is no such peer.
+    fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
+        if lines.is_own() { self.endpoint(peer) } else { None }
+    }
 
     /// The machine of every rank, by rank: the same list on all ranks, told at the rendezvous. Default choices depend
     /// on nothing else about machines.
@@ -111,13 +122,36 @@ pub trait Transport {
         }
     }
 
-    /// Binds a kernel to a far peer whose window it writes by `direct`.
+    /// Binds a kernel to a peer whose window it writes by `direct`, with the control lines of a window.
     ///
     /// # Panics
-    /// If no posts go to the peer.
-    fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, window: &PostedWindow) -> Peer<'t> {
-        let endpoint = reached(self.endpoint(peer), peer);
-        Peer::new(k, PostedReach::into_window(k, &endpoint, window))
+    /// If the peer cannot be reached in the way that `part` says.
+    fn window_sender<'t>(&self, k: &Block<'t>, peer: Rank, lines: &LineSet, part: WindowPart<'_>) -> Peer<'t> {
+        let (direct, endpoint) =
+            (Protocol::Direct { window_bytes: 0 }, || reached(self.endpoint_of(peer, lines), peer));
+        match part {
+            WindowPart::Posted(window) => Peer::new(k, PostedReach::into_window(k, &endpoint(), window)),
+            WindowPart::Mapped(window) if lines.is_own() => self.sender(k, peer, direct, window),
+            WindowPart::Mapped(window) => {
+                Peer::new(k, LoadStore::sender(k, &endpoint(), direct, window).dense(self.is_dense()))
+            }
+        }
+    }
+
+    /// Binds a kernel to a peer that writes this rank's window by `direct`, with the control lines of a window.
+    ///
+    /// # Panics
+    /// If the peer cannot be reached.
+    fn window_receiver<'t>(&self, k: &Block<'t>, peer: Rank, lines: &LineSet) -> Peer<'t> {
+        let direct = Protocol::Direct { window_bytes: 0 };
+        if lines.is_own() {
+            return self.receiver(k, peer, direct);
+        }
+        let endpoint = reached(self.endpoint_of(peer, lines), peer);
+        match endpoint.there {
+            There::Posted(_) => Peer::new(k, PostedReach::receiver(k, &endpoint, direct)),
+            _ => Peer::new(k, LoadStore::receiver(k, &endpoint, direct).dense(self.is_dense())),
+        }
     }
 
     /// Binds a kernel to a peer that it receives from.
@@ -193,6 +227,15 @@ pub trait Transport {
     fn copies(&self) -> u32 {
         self.link(self.rank()).copies
     }
+}
+
+/// The part of a peer's window that a kernel writes.
+#[derive(Clone, Copy, Debug)]
+pub enum WindowPart<'w> {
+    /// By loads and stores. `None` if it writes nothing there, and only signals.
+    Mapped(Option<&'w Memory>),
+    /// By posts.
+    Posted(&'w PostedWindow),
 }
 
 /// Where the bytes are that posts read.

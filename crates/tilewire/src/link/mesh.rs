@@ -10,7 +10,7 @@ mod network;
 mod windows;
 
 use super::window::{WindowCall, WindowParts};
-use super::{Machine, PostFrom, ShmOptions, ShmTransport, Transport};
+use super::{LineSet, Machine, PostFrom, ShmOptions, ShmTransport, Transport};
 #[cfg(feature = "cuda")]
 use super::{NvlOptions, NvlTransport};
 #[cfg(feature = "cuda")]
@@ -337,10 +337,18 @@ impl Transport for MeshTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
-        let Some(far) = &self.far[peer.index()] else { return self.near.transport().endpoint(peer) };
-        let (layout, me) = (self.near.layout(), self.rank());
-        let posted = PostedPeer::of(layout, (me, &self.lines), peer, self.queue.clone(), far.outbox.clone());
-        Some(PeerEndpoint::posted_in(layout, me, far.here(&self.lines), posted))
+        self.endpoint_of(peer, &LineSet::default())
+    }
+
+    fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
+        let Some(far) = &self.far[peer.index()] else { return self.near.transport().endpoint_of(peer, lines) };
+        let (layout, me, set) = (self.near.layout(), self.rank(), lines.number());
+        if set > layout.geometry().window_sets {
+            return None;
+        }
+        let posted = PostedPeer::of(layout, set, (me, &self.lines), peer, (self.queue.clone(), far.outbox.clone()));
+        let here = far.here(layout, set, &self.lines, peer);
+        Some(lines.held_by(PeerEndpoint::posted_in(layout, set, me, here, posted)))
     }
 
     fn machines(&self) -> Vec<Machine> {

@@ -19,6 +19,7 @@
 //! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
 //! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
 //! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
+//! | `nvl/watcher.rs` | the thread that passes aborts on to the device, and finds waits that never end |
 //! | `mesh.rs` | [`MeshTransport`]: domains of ranks that share memory, joined by posts |
 //! | `mesh/domains.rs`, `mesh/agreement.rs` | which ranks are near each other; what all ranks of a mesh must agree on |
 //! | `mesh/near.rs`, `mesh/far.rs` | the transport within domains; the memory of posts |
@@ -27,7 +28,8 @@
 //! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
-//! | `window.rs` | [`Window`] |
+//! | `window.rs`, `line_set.rs` | [`Window`]; [`LineSet`]: which control lines a window has |
+//! | `puts.rs` | [`Puts`]: the operations on a window, for kernels of one's own |
 //! | `staged.rs` | [`Staged`]: the numbers of a staged pipeline, for schedules of one's own |
 //! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
 #![forbid(unsafe_code)]
@@ -41,10 +43,12 @@ mod fabric;
 mod fitness;
 #[cfg(feature = "cuda")]
 mod gpu_memory;
+mod line_set;
 mod machine;
 mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
+mod puts;
 mod shm;
 mod staged;
 mod window;
@@ -53,14 +57,16 @@ pub use crate::processor::Processor;
 #[cfg(feature = "fabric")]
 pub use crate::transport::fabric::FabricOptions as NetworkOptions;
 pub use any::AnyTransport;
-pub use contract::{PostFrom, Tensors, Transport};
+pub use contract::{PostFrom, Tensors, Transport, WindowPart};
 #[cfg(feature = "fabric")]
 pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;
+pub use line_set::LineSet;
 pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
+pub use puts::{PutSource, Puts, PutsOptions};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
 pub use staged::{Staged, StagedLeg, StagedReceiver, StagedSender};
 pub use window::{Window, WindowCall, WindowParts};

@@ -6,33 +6,32 @@
 //!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by its peers
 //! ```
 
+mod watcher;
+
 use super::gpu_memory::{Sharing, own_memory, share};
+use super::line_set::{LineSet, LineSets};
 use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
 use super::{Machine, Transport};
-use crate::cuda::{
-    AbortWord, BesideCaptures, Buffer, BusyWord, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream,
-    UnmetRequirement,
-};
-use crate::tensor::{Between, Memory};
+use crate::cuda::{AbortWord, Buffer, BusyWord, CudaError, Device, Gang, Launches, Seat, Stream};
+use crate::tensor::Memory;
 use crate::transport::bootstrap::LocalBootstrap;
 use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
 use crate::transport::meeting::Meeting;
-use crate::transport::pairing::Names;
 use crate::transport::proxy::Proxy;
 use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Abort, Cause, Crossing, Dealings, DeviceWait, Door, Doorbell, Found, LinkKind, LinkShape, Operations, Pairing,
-    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Unmet, Verdict, World,
+    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, Rank, SegmentOptions, SegmentSet, Ticket, TransportError,
+    World,
 };
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
+use watcher::{StallWatch, Watcher};
 
 /// The sizes of an [`NvlTransport`]. The same on all ranks.
 ///
@@ -53,6 +52,10 @@ pub struct NvlOptions {
     /// Packet bytes of each sender at each receiver; half of them carry data. `Some(0)` means no packets. Default: 32
     /// MiB for up to 3 ranks, 4 MiB for 8 ranks.
     pub packet_bytes: Option<usize>,
+    /// Windows that have control lines of their own at the same time ([`Window`](super::Window)): more are refused.
+    /// `Some(0)` means that all windows share the lines of the transport, and that there may be any number. Default: 8
+    /// for up to 16 ranks, 4 for 32, 2 for more.
+    pub window_sets: Option<usize>,
     /// Lets others capture launches of this rank, by [`run_on`](crate::collective::PreparedExchange::run_on) on a
     /// stream that is being captured. Its kernels then look for launches that run at the same time, which costs about 1
     /// µs each. Each rank chooses for itself. Default: false.
@@ -84,6 +87,7 @@ impl Default for NvlOptions {
             max_slots: None,
             copies: SIZES.copies,
             packet_bytes: None,
+            window_sets: None,
             foreign_captures: false,
         }
     }
@@ -92,7 +96,8 @@ impl Default for NvlOptions {
 impl NvlOptions {
     /// The sizes in a world of `world_size` ranks.
     pub fn geometry(&self, world_size: usize) -> Geometry {
-        let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes, .. } = self;
+        let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes, window_sets, .. } =
+            self;
         let usual = SIZES.of_world(world_size);
         Geometry {
             per_peer_bytes: per_peer_bytes.unwrap_or(usual.per_peer_bytes),
@@ -100,6 +105,7 @@ impl NvlOptions {
             max_slots: max_slots.unwrap_or(usual.max_slots),
             max_copies: copies,
             packet_bytes: packet_bytes.unwrap_or(usual.packet_bytes),
+            window_sets: window_sets.unwrap_or(usual.window_sets),
             ..usual
         }
     }
@@ -134,6 +140,7 @@ impl NvlOptions {
 pub struct NvlTransport {
     desk: Desk,
     layout: Layout,
+    sets: LineSets,
     copies: u32,
     seat: Seat,
     /// The device memory of every rank, as this rank reaches it. `None` where it cannot.
@@ -188,6 +195,7 @@ impl NvlTransport {
             .with("max_slots", geometry.max_slots)
             .with("copies", geometry.max_copies)
             .with("packet_bytes", geometry.packet_bytes)
+            .with("window_sets", geometry.window_sets)
             .with("ordinal", device.ordinal())
             .with("device", device.uuid())
             .with("serial", serial)
@@ -302,6 +310,7 @@ impl NvlTransport {
         let watcher = Watcher::start(abort, doorbell, seat.clone(), stalls)?;
         Ok(NvlTransport {
             desk,
+            sets: LineSets::new(layout.geometry().window_sets),
             layout,
             copies,
             seat,
@@ -381,6 +390,11 @@ impl NvlTransport {
         if self.seat.stream.is_capturing()? { Err(CudaError::Capturing { what }.into()) } else { Ok(()) }
     }
 
+    /// The sets of control lines that windows use.
+    pub(super) fn sets(&self) -> &LineSets {
+        &self.sets
+    }
+
     /// Checks that memory can be allocated now.
     pub(super) fn may_allocate(&self) -> Result<(), TransportError> {
         self.not_capturing("allocating a window")?;
@@ -404,8 +418,14 @@ impl Transport for NvlTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
-        let (mine, theirs) = (self.segments[self.rank().index()].as_ref()?, self.segments[peer.index()].as_ref()?);
-        Some(PeerEndpoint::between(&self.layout, (self.rank(), mine), (peer, theirs)))
+        self.endpoint_of(peer, &LineSet::default())
+    }
+
+    fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
+        let (mine, theirs) = (self.own_segment(), self.segments[peer.index()].as_ref()?);
+        let is_there = lines.number() <= self.layout.geometry().window_sets;
+        let of_set = || PeerEndpoint::between_in(&self.layout, lines.number(), (self.rank(), mine), (peer, theirs));
+        is_there.then(|| lines.held_by(of_set()))
     }
 
     fn machines(&self) -> Vec<Machine> {
@@ -454,7 +474,7 @@ impl Transport for NvlTransport {
         self.may_allocate()?;
         let (device, ordinals, devices) = (self.device(), &self.ordinals, &self.devices);
         let sharing = Sharing { device, ordinals, devices, what: "window" };
-        call.agree(&self.desk, |world, bytes| share(world, None, &sharing, bytes))
+        call.agree(&self.desk, &self.sets, |world, bytes| share(world, None, &sharing, bytes))
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {
@@ -465,224 +485,5 @@ impl Transport for NvlTransport {
 impl fmt::Debug for NvlTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NvlTransport(rank {} of {} on {:?})", self.rank(), self.world_size(), self.device())
-    }
-}
-
-/// Tells other ranks what this rank's kernels wait for, and detects waits that can never end.
-struct StallWatch {
-    rank: usize,
-    status: Status,
-    names: Names,
-    proxy: Arc<OnceLock<Arc<Proxy>>>,
-    /// The last two different marks, each with the probe that was read before it.
-    seen: [(u64, u64); 2],
-    /// The published wait. `looks` counts the looks since then: of a launch's several waits, each look may see another.
-    told: Option<(Between, (u64, u64))>,
-    looks: u32,
-}
-
-impl StallWatch {
-    /// Time between two looks.
-    const PERIOD: Duration = Duration::from_millis(20);
-
-    fn new(rank: usize, status: Status, names: Names, proxy: Arc<OnceLock<Arc<Proxy>>>) -> StallWatch {
-        StallWatch { rank, status, names, proxy, seen: [(0, 0); 2], told: None, looks: 0 }
-    }
-
-    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way: they may end
-    /// the wait of another rank, although this one waits.
-    fn settle(&self) -> bool {
-        self.proxy.get().is_some_and(|proxy| proxy.settle())
-    }
-
-    /// Looks before another wait of the same launch is published: long enough for two ranks to answer each other. A
-    /// wait that continues changes `since`, so no wait stays published once it is over.
-    const TURN: u32 = 15;
-
-    fn goes_on(&mut self) {
-        self.status.device_goes_on();
-        (self.seen, self.told, self.looks) = ([(0, 0); 2], None, 0);
-    }
-
-    /// Tells all ranks that a kernel found another operation: the host may be waiting for another rank's kernel.
-    fn tell_of(&self, by: &Stopped) {
-        let Some(peer) = by.peer else { return };
-        let there = self.names.of(Rank::new(peer), by.seen as u16);
-        let there = there.unwrap_or_else(|| format!("its operation {}", by.seen));
-        let (here, there) = ((self.rank, by.launch.clone()), (peer as usize, there));
-        self.status.tell_all(&Verdict::OtherOperation { here, there });
-    }
-
-    /// Tells all ranks that a kernel required something that does not hold.
-    fn tell_unmet(&self, by: &UnmetRequirement) {
-        let span = by.span.map(|span| [span.rank, span.offset, span.bytes, span.size]);
-        let (at, launch) = (by.at.to_string(), by.launch.clone());
-        self.status.tell_all(&Verdict::Required(Box::new(Unmet { rank: self.rank, span, at, launch })));
-    }
-
-    fn look(&mut self, seat: &Seat) {
-        let Seat { stream, launches, .. } = seat;
-        // If the device is gone, nothing is known about it.
-        if let Some(since) = self.status.host_waits_since()
-            && stream.is_idle().unwrap_or(false)
-            // What ended launches posted is theirs to give until it is delivered.
-            && !self.settle()
-        {
-            self.status.device_is_idle(since);
-        }
-        let (host_waits, probe) = (stream.host_waits(), self.status.device_probe());
-        // After the probe, and before the mark: the kernel's next poll finds what had arrived when the probe was read.
-        let posts = self.settle();
-        let stalled = launches.stalled().filter(|_| !posts);
-        // Read after the mark: a wait that gives up reports first, and then takes its mark back.
-        match launches.reported() {
-            Some(CudaError::OtherOperation(by)) => return self.tell_of(&by),
-            Some(CudaError::Required(by)) => return self.tell_unmet(&by),
-            // The line stays until the abort words are set, since other ranks with the same deadline are looking for
-            // the late rank.
-            Some(CudaError::Timeout(_)) => return,
-            _ => {}
-        }
-        // If it is the same before and after, the host waits for this launch.
-        let host_waits = Some(host_waits).filter(|&number| number == stream.host_waits()).unwrap_or(0);
-        match stalled {
-            Some(stalled) => self.lasts(stalled, host_waits, probe),
-            None => match stream.lacks().filter(|_| host_waits != 0) {
-                Some(lacks) => self.waits_to_start(stream, lacks, host_waits, probe),
-                None => self.goes_on(),
-            },
-        }
-    }
-
-    /// A launch may not start before a peer's launch arrives, and the host waits for it.
-    fn waits_to_start(&mut self, stream: &Stream, (number, peer): (u64, u32), host_waits: u64, probe: u64) {
-        (self.seen, self.told, self.looks) = ([(0, 0); 2], None, 0);
-        // No running launch has this number: running launches are identified by addresses.
-        let (peer, since) = (peer as usize, (0, number));
-        let doing = "a launch that has not started";
-        self.status.device_waits(&DeviceWait { peer, needs: None, has: &[], doing, since, host_waits }, probe);
-        if let Some(Found::NobodyComes) = self.status.judge_device() {
-            stream.start_without(number);
-        }
-    }
-
-    /// A wait of a running launch is still going on.
-    fn lasts(&mut self, stalled: Stalled, host_waits: u64, probe: u64) {
-        let Stalled { at, has, name, mark, since } = stalled;
-        self.looks += 1;
-        match self.told {
-            Some(told) if told == (at, since) => {}
-            Some((_, same)) if same == since && self.looks < Self::TURN => return,
-            _ => {
-                self.goes_on();
-                self.told = Some((at, since));
-            }
-        }
-        let [last, before] = self.seen;
-        // A mark is written after a poll that found nothing. So once it has changed twice, the second of these polls
-        // came after the earlier mark was seen here, and after the probe that was read with it.
-        let looked = if mark != last.0 && last.0 != before.0 { before.1 } else { 0 };
-        if mark != last.0 {
-            self.seen = [(mark, probe), last];
-        }
-        let peer = if at.from as usize == self.rank { at.to } else { at.from };
-        let needs = Some(Crossing { from: at.from as usize, operation: at.operation });
-        let has = dealings(self.rank, peer as usize, &has);
-        let wait = DeviceWait { peer: peer as usize, needs, has: &has, doing: &name, since, host_waits };
-        self.status.device_waits(&wait, looked);
-        if let Some(Found::Forever(verdict)) = self.status.judge_device() {
-            self.status.tell_all(&verdict);
-        }
-    }
-}
-
-/// What a launch of rank `me` that connects these pairs exchanges with each of its peers. The dealings with `first`
-/// come first, since a line has room for only some.
-fn dealings(me: usize, first: usize, has: &[Between]) -> Vec<Dealings> {
-    let mut all = vec![Dealings { peer: first, sent: Operations::None, received: Operations::None }];
-    for it in has {
-        let sends = it.from as usize == me;
-        let peer = if sends { it.to } else { it.from } as usize;
-        let known = all.iter().position(|with| with.peer == peer).unwrap_or_else(|| {
-            all.push(Dealings { peer, sent: Operations::None, received: Operations::None });
-            all.len() - 1
-        });
-        let of = if sends { &mut all[known].sent } else { &mut all[known].received };
-        *of = of.and(it.operation);
-    }
-    all
-}
-
-/// Passes this rank's abort word on to the device, where kernels poll it, and watches for waits that can never end.
-struct Watcher {
-    own: Abort,
-    doorbell: Doorbell,
-    seat: Seat,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watcher {
-    fn start(own: Abort, doorbell: Doorbell, seat: Seat, mut stalls: StallWatch) -> Result<Watcher, TransportError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut watcher = Watcher { own, doorbell, seat, stop, thread: None };
-        let (own, doorbell, seat) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.seat.clone());
-        let stop = watcher.stop.clone();
-        let run = move || {
-            // A capture of others forbids some calls to all threads, and would fail if one of them came from here.
-            let _calls = BesideCaptures::now();
-            // Relaxed: the words themselves are all the information.
-            let over = || own.get().is_some() || stop.load(Ordering::Relaxed);
-            while !doorbell.sleep(over, StallWatch::PERIOD) {
-                stalls.look(&seat);
-            }
-            if let Some(cause) = own.get() {
-                // If the device is gone, so are its kernels.
-                _ = seat.give_up(cause.to_word());
-            }
-        };
-        let thread = std::thread::Builder::new().name("tilewire-nvl".to_string()).spawn(run);
-        let source = |source| crate::transport::SegmentError::System { call: "starting a thread", source };
-        watcher.thread = Some(thread.map_err(source)?);
-        Ok(watcher)
-    }
-
-    fn pass_on(&self) -> Result<(), CudaError> {
-        self.own.get().map_or(Ok(()), |cause| self.seat.give_up(cause.to_word()))
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.doorbell.ring();
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn between(from: u32, to: u32, operation: Option<u16>) -> Between {
-        Between { from, to, operation }
-    }
-
-    #[test]
-    fn a_launch_that_only_gives_credits_has_dealings_with_their_receiver() {
-        // Rank 0 signals `recv.head` of rank 1, and waits for nothing from it.
-        let none = Operations::None;
-        let with = |peer, sent, received| Dealings { peer, sent, received };
-        let found = dealings(0, 2, &[between(1, 0, None)]);
-        assert_eq!(found, [with(2, none, none), with(1, none, Operations::Credits)]);
-        // Data takes precedence over credits, in either order.
-        for has in [[None, Some(7)], [Some(7), None]] {
-            let has = has.map(|operation| between(1, 0, operation));
-            assert_eq!(dealings(0, 1, &has), [with(1, none, Operations::One(7))]);
-        }
-        let has = [between(0, 1, Some(7)), between(0, 1, Some(8)), between(0, 1, None)];
-        assert_eq!(dealings(0, 1, &has), [with(1, Operations::Several, none)]);
     }
 }

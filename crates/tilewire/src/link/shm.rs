@@ -1,6 +1,7 @@
 //! The transport of ranks on one machine: every rank maps every rank's segment, which is cut as
 //! [`layout`](crate::transport::layout) says.
 
+use super::line_set::{LineSet, LineSets};
 use super::machine::MACHINE;
 use super::window::{WindowCall, WindowParts};
 use super::{Machine, Transport};
@@ -38,6 +39,10 @@ pub struct ShmOptions {
     /// Packet bytes of each sender at each receiver; half of them carry data. `Some(0)` means no packets. Default: 256
     /// KiB for up to 7 ranks, 64 KiB for 64 ranks.
     pub packet_bytes: Option<usize>,
+    /// Windows that have control lines of their own at the same time ([`Window`](super::Window)): more are refused.
+    /// `Some(0)` means that all windows share the lines of the transport, and that there may be any number. Default: 8
+    /// for up to 16 ranks, 4 for 32, 2 for more.
+    pub window_sets: Option<usize>,
     /// True to enter all pages into the page tables immediately rather than at first touch. May differ between ranks;
     /// if ranks are threads, rank 0's value counts.
     pub populate: bool,
@@ -68,6 +73,7 @@ impl Default for ShmOptions {
             max_slots: None,
             max_copies: 1,
             packet_bytes: None,
+            window_sets: None,
             populate: false,
         }
     }
@@ -84,7 +90,9 @@ impl ShmOptions {
     /// assert_eq!(said.geometry(64).per_peer_bytes, 1 << 20);
     /// ```
     pub fn geometry(&self, world_size: usize) -> Geometry {
-        let &ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, .. } = self;
+        let &ShmOptions {
+            per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, window_sets, ..
+        } = self;
         let usual = SIZES.of_world(world_size);
         Geometry {
             per_peer_bytes: per_peer_bytes.unwrap_or(usual.per_peer_bytes),
@@ -92,6 +100,7 @@ impl ShmOptions {
             max_slots: max_slots.unwrap_or(usual.max_slots),
             max_copies,
             packet_bytes: packet_bytes.unwrap_or(usual.packet_bytes),
+            window_sets: window_sets.unwrap_or(usual.window_sets),
             ..usual
         }
     }
@@ -125,6 +134,7 @@ pub struct ShmTransport {
     /// `None` if the memory of some ranks is not mapped here.
     table: Option<PeerTable>,
     buffers: LocalBuffers,
+    sets: LineSets,
     segments: SegmentSet,
     door: Door,
     watch: Watch,
@@ -181,6 +191,7 @@ impl ShmTransport {
             .with("max_slots", geometry.max_slots)
             .with("max_copies", geometry.max_copies)
             .with("packet_bytes", geometry.packet_bytes)
+            .with("window_sets", geometry.window_sets)
             .with("domains", &domains)
             .with("serial", serial)
             .object(objection)
@@ -199,8 +210,9 @@ impl ShmTransport {
         let table = PeerTable::new(&layout, &segments);
         let departures = watch.departures(&world);
         let desk = Desk::new(world, name, &segments, departures);
-        let door = desk.door(&segments);
-        Ok(ShmTransport { desk, layout, machines, table, buffers: LocalBuffers::default(), segments, door, watch })
+        let (door, sets) = (desk.door(&segments), LineSets::new(layout.geometry().window_sets));
+        let buffers = LocalBuffers::default();
+        Ok(ShmTransport { desk, layout, machines, table, buffers, sets, segments, door, watch })
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -320,9 +332,15 @@ impl Transport for ShmTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
+        self.endpoint_of(peer, &LineSet::default())
+    }
+
+    fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
         let theirs = self.segments.mapped(peer.index())?;
-        let mine = self.segments.segment(self.rank().index());
-        Some(PeerEndpoint::between(&self.layout, (self.rank(), &mine), (peer, &theirs)))
+        let (me, mine) = (self.rank(), self.segments.segment(self.rank().index()));
+        let is_there = lines.number() <= self.layout.geometry().window_sets;
+        let of_set = || PeerEndpoint::between_in(&self.layout, lines.number(), (me, &mine), (peer, &theirs));
+        is_there.then(|| lines.held_by(of_set()))
     }
 
     fn machines(&self) -> Vec<Machine> {
@@ -366,7 +384,7 @@ impl Transport for ShmTransport {
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         self.check()?;
-        call.agree(&self.desk, |world, bytes| {
+        call.agree(&self.desk, &self.sets, |world, bytes| {
             // These segments' sockets are closed here: the transport's own monitor notices when a peer dies.
             // The ranks have found their domains before.
             let domains = match self.segments.domains() {
@@ -413,6 +431,8 @@ impl PeerTable {
             packet_head: credits(rank, layout.packet_heads()),
             ready: data(rank, layout.ready()),
             done: data(rank, layout.done()),
+            // Only windows have them.
+            signals: area(rank, 0..0),
         };
         Some(PeerTable {
             staging: ranks().map(|rank| area(rank, layout.staging())).collect(),

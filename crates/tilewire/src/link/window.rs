@@ -5,6 +5,7 @@
 //! window allocates its tensor itself, in a segment that every rank's handle keeps alive independently.
 
 use super::Transport;
+use super::line_set::{LineSet, LineSets};
 use crate::tensor::{Element, Memory, Tensor, Type};
 use crate::transport::desk::Desk;
 use crate::transport::proxy::PostedRegion;
@@ -41,6 +42,7 @@ pub struct Window<T: Element> {
     peers: Vec<Option<Memory>>,
     /// The windows of far ranks.
     posted: Option<PostedRegion>,
+    lines: LineSet,
     /// The number that rank 0 gave it, so that two sides cannot confuse two different windows.
     number: String,
 }
@@ -66,12 +68,14 @@ pub struct WindowParts {
     pub peers: Vec<Option<Memory>>,
     /// The windows that this rank reaches by posts, if there are any.
     pub posted: Option<PostedRegion>,
+    /// Its control lines, the same set on all ranks. Without a set of its own it shares those of the transport.
+    pub lines: LineSet,
 }
 
 impl WindowParts {
-    /// A window that is reached by loads and stores alone.
+    /// A window that is reached by loads and stores alone, with the control lines of the transport.
     pub fn mapped(number: String, peers: Vec<Option<Memory>>) -> WindowParts {
-        WindowParts { number, peers, posted: None }
+        WindowParts { number, peers, posted: None, lines: LineSet::default() }
     }
 
     /// The same window where some ranks are out of reach.
@@ -93,10 +97,11 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl WindowCall {
     /// Agrees with all ranks of a desk on a window, and makes it. `space` returns memory of every rank, all of one
-    /// size.
+    /// size. The window gets a set of lines that no rank uses.
     pub(super) fn agree(
         &self,
         desk: &Desk,
+        sets: &LineSets,
         space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<WindowParts, TransportError> {
         let (world, size, WindowCall { what, ty, len }) = (&desk.world, self.ty.size(), self);
@@ -107,12 +112,15 @@ impl WindowCall {
             .with("transport", &desk.name)
             .with("element type", ty)
             // Relaxed: it only has to differ each time.
+            .with("sets in use", sets.said())
             .with("number", NUMBER.fetch_add(1, Ordering::Relaxed))
             .with("length", len)
             .object((!fits(*len)).then_some(TransportError::TooLarge))
-            .agree(world, &["number", "length"], deadline);
+            .agree(world, &["sets in use", "number", "length"], deadline);
         let said = gathering.agreed(said)?;
         let number = said[0][said[0].len() - 2].clone();
+        // All ranks come to the same, also if there is none.
+        let lines = sets.take(said.iter().map(|of| of[of.len() - 3].as_str()))?;
         let lens = said.iter().enumerate().map(|(rank, values)| {
             // Every rank of this version has checked its own length. Other ranks' lengths are checked here.
             let len = values.last().and_then(|len| len.parse::<usize>().ok()).filter(|len| fits(*len));
@@ -124,7 +132,8 @@ impl WindowCall {
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
         let space = world.all_have("window", space(world, bytes), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
-        Ok(WindowParts::mapped(number, lens.iter().zip(&space).map(part).collect()))
+        let parts = WindowParts::mapped(number, lens.iter().zip(&space).map(part).collect());
+        Ok(WindowParts { lines, ..parts })
     }
 }
 
@@ -140,14 +149,15 @@ impl<T: Element> Window<T> {
     #[track_caller]
     pub fn allocate(transport: &dyn Transport, len: usize) -> Result<Window<T>, TransportError> {
         let what = format!("Window::allocate of {len} {} at {}", T::TYPE, Location::caller());
-        let WindowParts { number, peers, posted } = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
+        let parts = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
+        let WindowParts { number, peers, posted, lines } = parts;
         let rank = transport.rank();
         let own = peers.get(rank.index()).and_then(Clone::clone);
         // Host access to memory that peers write must be atomic, and tensors use atomics only for shared memory.
         let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
-        Ok(Window { tensor: Tensor::over(own, len), peers, posted, number })
+        Ok(Window { tensor: Tensor::over(own, len), peers, posted, lines, number })
     }
 
     /// A window on the ranks of [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks), which one thread
@@ -162,21 +172,26 @@ impl<T: Element> Window<T> {
             peers.push(Some(std::sync::Arc::new(buffer).memory()));
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
-        let window = |memory: &Memory| {
+        let sets: Vec<&LineSets> = ranks.iter().map(|rank| rank.sets()).collect();
+        let window = |(memory, lines): (&Memory, LineSet)| {
             let tensor = Tensor::over(memory.clone(), len);
-            Window { tensor, peers: peers.clone(), posted: None, number: number.clone() }
+            Window { tensor, peers: peers.clone(), posted: None, lines, number: number.clone() }
         };
-        Ok(peers.iter().flatten().map(window).collect())
+        Ok(peers.iter().flatten().zip(LineSets::take_all(&sets)?).map(window).collect())
     }
 
     /// A window over tensors of one thread that plays all ranks, for kernels that are traced and never launched.
     #[cfg(feature = "check")]
-    pub(crate) fn of_tensors(tensors: &[Tensor<T>], rank: Rank, posted: Option<PostedRegion>) -> Window<T> {
+    pub(crate) fn of_tensors(
+        tensors: &[Tensor<T>],
+        rank: Rank,
+        (posted, lines): (Option<PostedRegion>, LineSet),
+    ) -> Window<T> {
         let peers = tensors.iter().map(|tensor| Some(tensor.memory().clone())).collect();
         let parts = WindowParts::mapped("rehearsed".to_string(), peers);
         let parts = posted.map_or(parts.clone(), |posted| parts.with_posted(posted));
-        let WindowParts { number, peers, posted } = parts;
-        Window { tensor: tensors[rank.index()].clone(), peers, posted, number }
+        let WindowParts { number, peers, posted, .. } = parts;
+        Window { tensor: tensors[rank.index()].clone(), peers, posted, lines, number }
     }
 
     /// Names this window on all ranks.
@@ -200,6 +215,11 @@ impl<T: Element> Window<T> {
     /// The windows of far ranks, which only posts reach: `direct` writes them. `None` if there are no far ranks.
     pub fn posted(&self) -> Option<&PostedRegion> {
         self.posted.as_ref()
+    }
+
+    /// Its control lines. Launches that use only the lines of different windows may be in flight at the same time.
+    pub fn lines(&self) -> &LineSet {
+        &self.lines
     }
 
     /// The windows of all ranks, in rank order, as this rank reaches them.

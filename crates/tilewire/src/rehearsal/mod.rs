@@ -26,7 +26,7 @@
 use crate::check::{Plan, Report, RouteSlots, Settings};
 use crate::hook::Traced;
 use crate::ir::scalar::Element;
-use crate::link::{PostFrom, Transport, Window};
+use crate::link::{LineSet, PostFrom, Transport, Window};
 use crate::tensor::{Memory, Queue, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::proxy::{PostedRegion, PostedSource};
@@ -36,8 +36,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The windows and outboxes of `direct` to far peers. They stay while launches are traced, so that one launch finds
-/// what another left.
+/// The windows, and the outboxes of `direct` to far peers. They stay while launches are traced, so that one launch
+/// finds what another left.
 #[derive(Debug, Default)]
 struct Direct {
     /// The memories of all ranks, by window; the region of the first is number 1.
@@ -132,7 +132,7 @@ impl Rehearsal {
                 // The proxies of a mesh move exactly these lines.
                 let slots = RouteSlots {
                     moved: self.layout.moved_lines(from.index()).map(|(numbers, _)| numbers).into(),
-                    flushed: vec![self.layout.flushed_lines(to.index())],
+                    flushed: self.layout.flushed_lines(to.index()).into(),
                 };
                 plan.route(&ring, to.number(), &region, &lines, LINE as u32).moves_only(slots.clone());
                 for (number, window) in (1..).zip(&self.direct.borrow().windows) {
@@ -169,6 +169,7 @@ impl Rehearsal {
             max_slots: 8,
             max_copies: 4,
             packet_bytes: 4096 * blocks,
+            window_sets: 2,
         })
     }
 
@@ -237,6 +238,7 @@ impl RehearsalRank {
     }
 
     /// This rank's window over tensors of all ranks, in rank order, like that of [`Window::allocate`] on a transport.
+    /// With more windows than the geometry has sets of control lines, the sets are given again from the first one on.
     ///
     /// ```
     /// use tilewire::rehearsal::Rehearsal;
@@ -256,19 +258,20 @@ impl RehearsalRank {
         assert_eq!(tensors.len(), self.world_size(), "a window has one tensor for each rank");
         let is_far = |rank: Rank| self.world.is_far(self.rank, rank);
         let ranks = || Rank::all(self.world_size());
+        let memories: Vec<Memory> = tensors.iter().map(|tensor| tensor.memory().clone()).collect();
+        let windows = &mut self.world.direct.borrow_mut().windows;
+        let same = |window: &Vec<Memory>| window.iter().zip(&memories).all(|(a, b)| a.is(b));
+        let place = windows.iter().position(same).unwrap_or_else(|| {
+            windows.push(memories.clone());
+            windows.len() - 1
+        });
+        let set = place.checked_rem(self.world.layout.geometry().window_sets).map_or(0, |nth| nth + 1);
         let posted = ranks().any(is_far).then(|| {
-            let memories: Vec<Memory> = tensors.iter().map(|tensor| tensor.memory().clone()).collect();
-            let windows = &mut self.world.direct.borrow_mut().windows;
-            let same = |window: &Vec<Memory>| window.iter().zip(&memories).all(|(a, b)| a.is(b));
-            let place = windows.iter().position(same).unwrap_or_else(|| {
-                windows.push(memories.clone());
-                windows.len() - 1
-            });
             let queue = Queue::from(&self.world.posts[self.rank.index()].0).for_region(place as u16 + 1);
             let bytes = ranks().zip(&memories).map(|(rank, memory)| is_far(rank).then(|| memory.bytes()));
             PostedRegion::unregistered(queue, bytes.collect())
         });
-        Window::of_tensors(tensors, self.rank, posted)
+        Window::of_tensors(tensors, self.rank, (posted, LineSet::numbered(set)))
     }
 
     /// The next and the previous rank in the ring.
@@ -297,15 +300,22 @@ impl Transport for RehearsalRank {
     }
 
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
-        let of = |rank: Rank| self.world.segments[rank.index()].memory();
+        self.endpoint_of(peer, &LineSet::default())
+    }
+
+    fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
+        let (of, set) = (|rank: Rank| self.world.segments[rank.index()].memory(), lines.number());
+        if set > self.world.layout.geometry().window_sets {
+            return None;
+        }
         if self.world.is_far(self.rank, peer) {
             let (ring, outboxes) = &self.world.posts[self.rank.index()];
             let (layout, mine) = (&self.world.layout, (self.rank, of(self.rank)));
             let outbox = outboxes[peer.index()].clone();
-            let posted = PostedPeer::of(layout, mine, peer, Queue::from(ring), outbox);
-            return Some(PeerEndpoint::posted(layout, mine, posted));
+            let posted = PostedPeer::of(layout, set, mine, peer, (Queue::from(ring), outbox));
+            return Some(PeerEndpoint::posted(layout, set, mine, posted));
         }
-        Some(PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer))))
+        Some(PeerEndpoint::between_in(&self.world.layout, set, (self.rank, of(self.rank)), (peer, of(peer))))
     }
 
     fn domain(&self, rank: Rank) -> Option<usize> {

@@ -30,6 +30,7 @@
 //! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`] |
 //! | | the same over windows: [`reduce_windows`], [`reduce_whole_windows`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`post_direct`], [`recv_direct`] |
+//! | `window/` | [`WindowOps`]: puts, signals and counters of windows, for kernels of your own |
 #![forbid(unsafe_code)]
 
 mod bulk;
@@ -44,6 +45,7 @@ mod relay;
 mod ring;
 mod staged;
 mod tiling;
+mod window;
 
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub(crate) use bulk::{recv_bulk_any, send_bulk_any};
@@ -66,3 +68,4 @@ pub use relay::{Relay, recv_relayed, relay_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
 pub use tiling::{Position, Spot, Tile, Tiling};
+pub use window::{Put, PutTo, Source, WINDOW_IDS, WindowAt, WindowOps, WindowReach, WindowWorld};

@@ -49,15 +49,55 @@ struct Keep {
 /// What keeps the bytes alive, and how host code may touch them: see `access`.
 pub(super) enum Held {
     /// The bytes belong to one thread.
-    Own(HomeThread, #[expect(dead_code, reason = "dropped with the last handle")] Alive),
+    Own(HomeThread, Alive),
     /// Other threads, processes or devices may write them at any time.
-    Shared(#[expect(dead_code, reason = "dropped with the last handle")] Alive),
+    Shared(Alive),
     /// The bytes are out of the host's reach.
     Device(Arc<dyn DeviceBytes>),
 }
 
 /// Keeps bytes alive until it is dropped.
 type Alive = Arc<dyn Any + Send + Sync>;
+
+/// Something that lives as long as the handles of a memory.
+pub(crate) type Guard = Alive;
+
+/// Bytes of a device, and a guard that goes with their last handle.
+struct Guarded {
+    bytes: Arc<dyn DeviceBytes>,
+    #[expect(dead_code, reason = "dropped with the last handle")]
+    guard: Guard,
+}
+
+impl DeviceBytes for Guarded {
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.bytes.read(address, out)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.bytes.write(address, bytes)
+    }
+
+    fn read_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        out: &mut [u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.bytes.read_rows(address, width, stride, out)
+    }
+
+    fn write_rows(
+        &self,
+        address: u64,
+        width: usize,
+        stride: usize,
+        bytes: &[u8],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.bytes.write_rows(address, width, stride, bytes)
+    }
+}
 
 /// The ranks between which the words or packets in a transport's memory travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -313,6 +353,18 @@ impl Memory {
     /// This memory, marked with a purpose. Parameters bound to it take on that purpose.
     pub fn for_purpose(self, purpose: Purpose) -> Memory {
         Memory { purpose, ..self }
+    }
+
+    /// The same bytes under new handles, which keep `guard` alive, too. Not for memory that is lent.
+    pub(crate) fn holding(self, guard: Guard) -> Memory {
+        debug_assert!(!self.is_lent(), "nobody would end the lending of the new handles");
+        let held = match &self.keep.held {
+            Held::Own(home, alive) => Held::Own(*home, Arc::new((alive.clone(), guard))),
+            Held::Shared(alive) => Held::Shared(Arc::new((alive.clone(), guard))),
+            Held::Device(bytes) => Held::Device(Arc::new(Guarded { bytes: bytes.clone(), guard })),
+        };
+        let keep = Arc::new(Keep { reach: self.keep.reach.clone(), held, returned: None });
+        Memory { keep, ..self }
     }
 
     /// The same memory with another operation number, if it carries one.

@@ -25,6 +25,7 @@ pub(crate) use block::Block;
 pub use foreign::Foreign;
 pub(crate) use grid::Grid;
 pub use grid::{Axis, ShapeError};
+pub(crate) use memory::Guard;
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
 pub use reach::ReachableFrom;

@@ -2,7 +2,7 @@
 //! it.
 #![forbid(unsafe_code)]
 
-use super::layout::{Geometry, LINE, Layout, block_share};
+use super::layout::{Geometry, LINE, Layout, SetLines, block_share};
 use super::rank::Rank;
 use crate::tensor::{Between, Memory, Part, Purpose, Queue};
 use std::fmt;
@@ -102,6 +102,17 @@ pub struct PeerEndpoint {
     /// This rank's own counters for the peer, kept across launches: one line per (block, side, copy).
     /// [`StartWord`](super::layout::StartWord) lists the words of a line.
     pub starts: Memory,
+    /// What only windows have.
+    pub window: WindowLines,
+}
+
+/// This rank's own lines for a peer that only windows have, a line for every id. Empty in the transport's own set.
+#[derive(Clone, Debug)]
+pub struct WindowLines {
+    /// COUNTER: posted bytes have been read where they were. Flushes of this rank move it.
+    pub counters: Memory,
+    /// This rank's own counters for SIGNAL and COUNTER, kept across launches.
+    pub tallies: Memory,
 }
 
 /// How this rank reaches the peer's memory.
@@ -156,19 +167,30 @@ pub struct PostedLines {
     pub done: u64,
     /// SENTs, in this rank's own segment.
     pub sent: u64,
+    /// SIGNALs of a window.
+    pub signal: u64,
+    /// COUNTERs of a window, in this rank's own segment.
+    pub counter: u64,
 }
 
 impl PostedLines {
-    /// The lines that `writer` moves in the segment of any other rank, and in its own for what it posts to `peer`.
-    pub fn of(layout: &Layout, writer: Rank, peer: Rank) -> PostedLines {
-        let first_of = |area: Range<usize>, rank: Rank| (layout.of_peer(&area, rank.index()).start / LINE) as u64;
-        let first = |area| first_of(area, writer);
+    /// The lines that `writer` moves in the segment of any other rank, and in its own for what it posts to `peer`, of
+    /// this set.
+    ///
+    /// # Panics
+    /// If there is no such rank or no such set.
+    pub fn of(layout: &Layout, set: usize, writer: Rank, peer: Rank) -> PostedLines {
+        let first = |lines: Range<usize>| (lines.start / LINE) as u64;
+        let area = |area: Range<usize>| first(layout.of_peer(&area, writer.index()));
+        let (there, own) = (layout.lines_of(set, writer.index()), layout.lines_of(set, peer.index()));
         PostedLines {
-            tail: first(layout.tails()),
-            head: first(layout.heads()),
-            ready: first(layout.ready()),
-            done: first(layout.done()),
-            sent: first_of(layout.sent(), peer),
+            tail: area(layout.tails()),
+            head: area(layout.heads()),
+            ready: first(there.ready),
+            done: first(there.done),
+            sent: first(own.sent),
+            signal: first(there.signals),
+            counter: first(own.counters),
         }
     }
 }
@@ -203,7 +225,7 @@ impl PeerEndpoint {
                 There::Posted(PostedPeer { queue: peer.queue.clone().for_operation(operation), ..peer })
             }
         };
-        PeerEndpoint { here: self.here.numbered(operation), there, starts: self.starts }
+        PeerEndpoint { here: self.here.numbered(operation), there, starts: self.starts, window: self.window }
     }
 
     /// The memories between two ranks whose segments have this `layout`: `mine` is the segment of `rank`, `theirs` that
@@ -211,29 +233,62 @@ impl PeerEndpoint {
     ///
     /// # Panics
     /// If there is no such rank, or a segment is smaller than its layout.
-    pub fn between(layout: &Layout, (rank, mine): (Rank, &Memory), (peer, theirs): (Rank, &Memory)) -> PeerEndpoint {
-        let starts = layout.of_peer(&layout.starts(), peer.index());
+    pub fn between(layout: &Layout, mine: (Rank, &Memory), theirs: (Rank, &Memory)) -> PeerEndpoint {
+        PeerEndpoint::between_in(layout, 0, mine, theirs)
+    }
+
+    /// The same with the control lines of a window's set.
+    ///
+    /// # Panics
+    /// As [`between`](Self::between), or if there is no such set.
+    pub fn between_in(
+        layout: &Layout,
+        set: usize,
+        (rank, mine): (Rank, &Memory),
+        (peer, theirs): (Rank, &Memory),
+    ) -> PeerEndpoint {
+        let part = |range: Range<usize>| mine.part(range.start, range.len());
+        let SetLines { starts, tallies, .. } = layout.lines_of(set, peer.index());
         PeerEndpoint {
-            here: PeerMemory::of(layout, (rank, mine), peer),
-            there: There::Mapped(PeerMemory::of(layout, (peer, theirs), rank)),
-            starts: mine.part(starts.start, starts.len()).for_purpose(Purpose::Starts { peer: peer.number() }),
+            here: PeerMemory::of(layout, set, (rank, mine), peer),
+            there: There::Mapped(PeerMemory::of(layout, set, (peer, theirs), rank)),
+            starts: part(starts).for_purpose(Purpose::Starts { peer: peer.number() }),
+            window: WindowLines::of(layout, set, (rank, mine), peer, part(tallies)),
+        }
+    }
+}
+
+impl WindowLines {
+    fn of(layout: &Layout, set: usize, (rank, lines): (Rank, &Memory), peer: Rank, tallies: Memory) -> WindowLines {
+        let counters = layout.lines_of(set, peer.index()).counters;
+        let purpose = Purpose::Transfer { part: Part::Counter, from: rank.number(), to: peer.number() };
+        WindowLines {
+            counters: lines.part(counters.start, counters.len()).for_purpose(purpose),
+            tallies: tallies.for_purpose(Purpose::Starts { peer: peer.number() }),
         }
     }
 }
 
 impl PostedPeer {
-    /// A peer that `rank`, whose segment is `mine`, posts to through a queue and an outbox.
+    /// A peer that `rank`, whose segment is `mine`, posts to through a queue and an outbox, with the control lines of a
+    /// set.
     ///
     /// # Panics
-    /// As [`PeerEndpoint::between`].
-    pub fn of(layout: &Layout, (rank, mine): (Rank, &Memory), peer: Rank, queue: Queue, outbox: Memory) -> PostedPeer {
-        let sent = layout.of_peer(&layout.sent(), peer.index());
+    /// As [`PeerEndpoint::between_in`].
+    pub fn of(
+        layout: &Layout,
+        set: usize,
+        (rank, mine): (Rank, &Memory),
+        peer: Rank,
+        (queue, outbox): (Queue, Memory),
+    ) -> PostedPeer {
+        let sent = layout.lines_of(set, peer.index()).sent;
         let purpose = Purpose::Transfer { part: Part::Sent, from: rank.number(), to: peer.number() };
         PostedPeer {
             peer: peer.number(),
             queue,
             outbox,
-            lines: PostedLines::of(layout, rank, peer),
+            lines: PostedLines::of(layout, set, rank, peer),
             sent: mine.part(sent.start, sent.len()).for_purpose(purpose),
         }
     }
@@ -249,32 +304,35 @@ impl PostedPeer {
 }
 
 impl PeerEndpoint {
-    /// As [`between`](Self::between), for a peer whose memory is not mapped here.
+    /// As [`between_in`](Self::between_in), for a peer whose memory is not mapped here.
     ///
     /// # Panics
-    /// As [`between`](Self::between).
-    pub fn posted(layout: &Layout, (rank, mine): (Rank, &Memory), peer: PostedPeer) -> PeerEndpoint {
+    /// As [`between_in`](Self::between_in).
+    pub fn posted(layout: &Layout, set: usize, (rank, mine): (Rank, &Memory), peer: PostedPeer) -> PeerEndpoint {
         let part = |range: Range<usize>| mine.part(range.start, range.len());
         let other = peer.peer as usize;
+        let SetLines { starts, tallies, .. } = layout.lines_of(set, other);
         let here = PostedHere {
             lines: part(layout.lines()),
             staging: part(layout.peer_staging(other)),
-            starts: part(layout.of_peer(&layout.starts(), other)),
+            starts: part(starts),
+            tallies: part(tallies),
         };
-        PeerEndpoint::posted_in(layout, rank, here, peer)
+        PeerEndpoint::posted_in(layout, set, rank, here, peer)
     }
 
     /// The same where what the peer's posts write does not lie beside this rank's own counters: on a GPU the first is
     /// the host's memory, the second the device's.
     ///
     /// # Panics
-    /// If there is no such rank, or a memory is smaller than its part of the layout.
-    pub fn posted_in(layout: &Layout, rank: Rank, here: PostedHere, peer: PostedPeer) -> PeerEndpoint {
-        let (other, PostedHere { lines, staging, starts }) = (Rank::new(peer.peer), here);
+    /// If there is no such rank or no such set, or a memory is smaller than its part of the layout.
+    pub fn posted_in(layout: &Layout, set: usize, rank: Rank, here: PostedHere, peer: PostedPeer) -> PeerEndpoint {
+        let (other, PostedHere { lines, staging, starts, tallies }) = (Rank::new(peer.peer), here);
         PeerEndpoint {
-            here: PeerMemory::with(layout, rank, other, &lines, (staging.part(0, 0), staging)),
+            here: PeerMemory::with(layout, set, (rank, &lines), other, (staging.part(0, 0), staging)),
             there: There::Posted(peer),
             starts: starts.for_purpose(Purpose::Starts { peer: other.number() }),
+            window: WindowLines::of(layout, set, (rank, &lines), other, tallies),
         }
     }
 }
@@ -282,35 +340,36 @@ impl PeerEndpoint {
 /// What lies at a rank for a peer that posts.
 #[derive(Clone, Debug)]
 pub struct PostedHere {
-    /// The control lines of the rank's segment, from its first byte to the last SENT.
+    /// The control lines of the rank's segment: [`Layout::lines`].
     pub lines: Memory,
     /// What the peer's posts fill.
     pub staging: Memory,
-    /// The rank's own counters for the peer.
+    /// The rank's own counters for the peer, of the set.
     pub starts: Memory,
+    /// Those for SIGNAL and COUNTER.
+    pub tallies: Memory,
 }
 
 impl PeerMemory {
     /// The part of `owner`'s segment that `writer` writes. It is indexed by the writer's number.
-    fn of(layout: &Layout, (owner, segment): (Rank, &Memory), writer: Rank) -> PeerMemory {
+    fn of(layout: &Layout, set: usize, (owner, segment): (Rank, &Memory), writer: Rank) -> PeerMemory {
         let at = |range: Range<usize>| segment.part(range.start, range.len());
         let bytes = (at(layout.peer_packets(writer.index())), at(layout.peer_staging(writer.index())));
-        Self::with(layout, owner, writer, segment, bytes)
+        Self::with(layout, set, (owner, segment), writer, bytes)
     }
 
     /// The same with packets and staging elsewhere than behind the control lines.
     fn with(
         layout: &Layout,
-        owner: Rank,
+        set: usize,
+        (owner, lines): (Rank, &Memory),
         writer: Rank,
-        lines: &Memory,
         (packets, staging): (Memory, Memory),
     ) -> PeerMemory {
         let (own, other) = (owner.number(), writer.number());
-        let slots = |area: Range<usize>| {
-            let part = layout.of_peer(&area, writer.index());
-            lines.part(part.start, part.len())
-        };
+        let part = |part: Range<usize>| lines.part(part.start, part.len());
+        let slots = |area: Range<usize>| part(layout.of_peer(&area, writer.index()));
+        let of_set = layout.lines_of(set, writer.index());
         // The writer sends what arrives here, and receives what this rank may send.
         let arrives = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: other, to: own });
         let permits = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: own, to: other });
@@ -321,16 +380,17 @@ impl PeerMemory {
                 tail: arrives(Part::Tail, slots(layout.tails())),
                 head: permits(Part::Head, slots(layout.heads())),
                 packet_head: permits(Part::PacketHead, slots(layout.packet_heads())),
-                ready: permits(Part::Ready, slots(layout.ready())),
-                done: arrives(Part::Done, slots(layout.done())),
+                ready: permits(Part::Ready, part(of_set.ready)),
+                done: arrives(Part::Done, part(of_set.done)),
+                signals: arrives(Part::Signal, part(of_set.signals)),
             },
         }
     }
 
     fn numbered(self, operation: u16) -> PeerMemory {
         let of = |memory: Memory| memory.for_operation(operation);
-        let Signals { tail, head, packet_head, ready, done } = self.signals;
-        let signals = Signals { tail: of(tail), head, packet_head, ready: of(ready), done: of(done) };
+        let Signals { tail, ready, done, .. } = self.signals.clone();
+        let signals = Signals { tail: of(tail), ready: of(ready), done: of(done), ..self.signals };
         PeerMemory { staging: self.staging, packets: of(self.packets), signals }
     }
 }
@@ -348,4 +408,6 @@ pub struct Signals {
     pub ready: Memory,
     /// DONE of every block, for `direct`: the window here has been written.
     pub done: Memory,
+    /// SIGNAL of every id, for kernels of your own. Empty in the transport's own set: only windows have them.
+    pub signals: Memory,
 }

@@ -8,13 +8,28 @@
 //!  ├ READY        [receiver] [block]         a line each   window is free   the receiver        r, as sender
 //!  ├ DONE         [sender]   [block]         a line each   window is full   the sender          r, as receiver
 //!  ├ SENT         [receiver] [block]         a line each   bytes were read  r, for a flush      r, as sender
+//!  ├ windows: READY and DONE, SIGNAL, SENT and COUNTER, by peer and set: see below
 //!  ├ START        [peer][block][role][copy]  a line each   own counters     r                   nobody
+//!  ├ windows: own counters, by peer and set
 //!  ├ packets      [sender]   [block]         from a page   flag and data    the sender          r, as receiver
 //!  └ staging      [sender]   [block]         from a page   bytes            the sender          nobody: see TAIL
 //! ```
 //! A line is 128 bytes: the pair of cache lines that prefetchers fetch together, and what a GPU reads in one access.
 //! Everything a rank polls lies in its own segment, so that polling stays in its cache, and no two writers share a
 //! line.
+//!
+//! READY, DONE, SENT and the counters of `direct` exist several times: in **set** 0 for launches of the transport, and
+//! in the sets from 1 on ([`Geometry::window_sets`]) for a window each, so that launches through different windows
+//! share no line. A window's set also has lines that only windows have:
+//!
+//! ```text
+//!  of a window's set                                    written by      polled by
+//!  ├ READY, DONE  [peer][set][block]   as above
+//!  ├ SIGNAL       [peer][set][id]      for own kernels  the peer        r
+//!  ├ SENT         [peer][set][block]   as above
+//!  ├ COUNTER      [peer][set][id]      bytes were read  r, for a flush  r, as sender
+//!  └ own counters [peer][set]: [block][role] for `direct`, [id] for SIGNAL and COUNTER; a line each; written by r
+//! ```
 //!
 //! Every area is divided by **lane** first, and a lane by rank. There is one lane today ([`LANES`]). Sub-groups of
 //! ranks will have lanes of their own, so that their launches share no line, counter or byte with those of the whole
@@ -57,7 +72,12 @@ pub struct Geometry {
     pub max_copies: usize,
     /// Bytes of packets for each sender.
     pub packet_bytes: usize,
+    /// Windows that have control lines of their own at the same time. With 0, all windows share those of the transport.
+    pub window_sets: usize,
 }
+
+/// The SIGNAL lines, and the COUNTER lines, that a window has for every peer.
+pub const SIGNALS: usize = 8;
 
 /// The side of a transfer that a counter belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +135,7 @@ impl StartWord {
 /// use tilewire::transport::layout::{Geometry, LINE, Layout};
 /// let geometry = Geometry {
 ///     world_size: 2, per_peer_bytes: 1 << 16, max_blocks_per_peer: 4, max_slots: 8, max_copies: 1, packet_bytes: 4096,
+///     window_sets: 8,
 /// };
 /// let layout = Layout::new(geometry).unwrap();
 /// // Block 1 of rank 0 writes here in the segment of any receiver, whatever the launch is:
@@ -132,7 +153,11 @@ pub struct Layout {
     ready: Range<usize>,
     done: Range<usize>,
     sent: Range<usize>,
+    window_words: Range<usize>,
+    window_signals: Range<usize>,
+    window_own: Range<usize>,
     starts: Range<usize>,
+    window_starts: Range<usize>,
     packets: Range<usize>,
     staging: Range<usize>,
 }
@@ -140,7 +165,7 @@ pub struct Layout {
 impl Layout {
     /// The layout for these constants; `None` if it does not fit the address space.
     pub fn new(geometry: Geometry) -> Option<Layout> {
-        let Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes } =
+        let Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, .. } =
             geometry;
         let ranks = world_size.checked_mul(LANES)?;
         let blocks = ranks.checked_mul(max_blocks_per_peer)?;
@@ -152,6 +177,11 @@ impl Layout {
         };
         let lines = |count: usize| count.checked_mul(LINE);
         let slots = || lines(blocks.checked_mul(max_slots)?);
+        let sets = ranks.checked_mul(geometry.window_sets)?;
+        let in_sets = |per_block: usize, ids: usize| {
+            let of_set = max_blocks_per_peer.checked_mul(per_block)?.checked_add(ids)?;
+            lines(sets.checked_mul(of_set)?)
+        };
         let parts = |bytes: usize| bytes.checked_next_multiple_of(PAGE)?.checked_mul(ranks);
         Some(Layout {
             geometry,
@@ -161,7 +191,11 @@ impl Layout {
             ready: area(lines(blocks), LINE)?,
             done: area(lines(blocks), LINE)?,
             sent: area(lines(blocks), LINE)?,
+            window_words: area(in_sets(2, 0), LINE)?,
+            window_signals: area(in_sets(0, SIGNALS), LINE)?,
+            window_own: area(in_sets(1, SIGNALS), LINE)?,
             starts: area(blocks.checked_mul(2).and_then(|n| lines(n.checked_mul(max_copies)?)), LINE)?,
+            window_starts: area(in_sets(2, SIGNALS), LINE)?,
             packets: area(parts(packet_bytes), PAGE)?,
             staging: area(parts(per_peer_bytes), PAGE)?,
         })
@@ -212,24 +246,72 @@ impl Layout {
 
     /// All control lines that slots lie on: those of the areas above.
     pub fn lines(&self) -> Range<usize> {
-        0..self.sent.end
+        0..self.window_own.end
     }
 
     /// The numbers of the lines that posts of `writer` move in the segment of any other rank, and whether their words
-    /// carry an operation: TAILs, HEADs, READYs and DONEs.
-    pub fn moved_lines(&self, writer: usize) -> [(Range<u64>, bool); 4] {
-        let areas = [(self.tails(), true), (self.heads(), false), (self.ready(), true), (self.done(), true)];
-        areas.map(|(area, matched)| (numbers(self.of_peer(&area, writer)), matched))
+    /// carry an operation: TAILs, HEADs, READYs and DONEs, those of windows, and SIGNALs.
+    pub fn moved_lines(&self, writer: usize) -> [(Range<u64>, bool); 6] {
+        let areas = [
+            (&self.tails, true),
+            (&self.heads, false),
+            (&self.ready, true),
+            (&self.done, true),
+            (&self.window_words, true),
+            (&self.window_signals, false),
+        ];
+        areas.map(|(area, matched)| (numbers(self.of_peer(area, writer)), matched))
     }
 
-    /// The numbers of the lines that flushes of a rank's posts to `peer` move in its own segment: SENTs.
-    pub fn flushed_lines(&self, peer: usize) -> Range<u64> {
-        numbers(self.of_peer(&self.sent(), peer))
+    /// The numbers of the lines that flushes of a rank's posts to `peer` move in its own segment: SENTs, and the SENTs
+    /// and COUNTERs of windows.
+    pub fn flushed_lines(&self, peer: usize) -> [Range<u64>; 2] {
+        [&self.sent, &self.window_own].map(|area| numbers(self.of_peer(area, peer)))
     }
 
     /// All start counters; indexed by [`Layout::start_index`].
     pub fn starts(&self) -> Range<usize> {
         self.starts.clone()
+    }
+
+    /// The lines of set `set` for a peer.
+    ///
+    /// # Panics
+    /// If there is no such peer, or no such set.
+    pub fn lines_of(&self, set: usize, peer: usize) -> SetLines {
+        let Geometry { max_blocks_per_peer: blocks, window_sets, .. } = self.geometry;
+        if set == 0 {
+            let none = self.window_signals.start..self.window_signals.start;
+            let of = |area| self.of_peer(area, peer);
+            return SetLines {
+                ready: of(&self.ready),
+                done: of(&self.done),
+                sent: of(&self.sent),
+                starts: of(&self.starts),
+                signals: none.clone(),
+                counters: none.clone(),
+                tallies: none,
+            };
+        }
+        assert!(set <= window_sets, "set {set}: windows have {window_sets}");
+        let of = |area| {
+            let all = self.of_peer(area, peer);
+            let bytes = all.len() / window_sets;
+            all.start + (set - 1) * bytes..all.start + set * bytes
+        };
+        let cut = |range: Range<usize>, lines: usize| {
+            let middle = range.start + lines * LINE;
+            [range.start..middle, middle..range.end]
+        };
+        let [ready, done] = cut(of(&self.window_words), blocks);
+        let [sent, counters] = cut(of(&self.window_own), blocks);
+        let [starts, tallies] = cut(of(&self.window_starts), 2 * blocks);
+        SetLines { ready, done, sent, signals: of(&self.window_signals), counters, starts, tallies }
+    }
+
+    /// A rank's own counters in all sets of windows for a peer.
+    pub(crate) fn window_starts_of(&self, peer: usize) -> Range<usize> {
+        self.of_peer(&self.window_starts, peer)
     }
 
     /// All packets.
@@ -328,6 +410,26 @@ impl Layout {
     }
 }
 
+/// The control lines of one set for one peer, as byte offsets from the segment's start. Set 0 has no SIGNAL and no
+/// COUNTER.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetLines {
+    /// READY of every block.
+    pub ready: Range<usize>,
+    /// DONE of every block.
+    pub done: Range<usize>,
+    /// SENT of every block.
+    pub sent: Range<usize>,
+    /// SIGNAL of every id: the peer moves it.
+    pub signals: Range<usize>,
+    /// COUNTER of every id: a flush of this rank moves it.
+    pub counters: Range<usize>,
+    /// This rank's own counters for `direct`, by block, side and, in set 0, copy.
+    pub starts: Range<usize>,
+    /// This rank's own counters for SIGNAL and COUNTER, a line for every id.
+    pub tallies: Range<usize>,
+}
+
 /// The share of each of `blocks` blocks in a peer's `bytes`: equal parts, each a multiple of a line.
 ///
 /// ```
@@ -349,21 +451,46 @@ mod tests {
     use proptest::prelude::*;
 
     fn geometries() -> impl Strategy<Value = Geometry> {
-        let sizes = (1..9usize, 0..100_000usize, 1..9usize, 1..17usize, 1..4usize, 0..20_000usize);
-        sizes.prop_map(|(world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes)| {
-            Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes }
-        })
+        let sizes = (1..9usize, 0..100_000usize, 1..9usize, 1..17usize, 1..4usize, 0..20_000usize, 0..5usize);
+        sizes.prop_map(
+            |(world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, window_sets)| {
+                Geometry {
+                    world_size,
+                    per_peer_bytes,
+                    max_blocks_per_peer,
+                    max_slots,
+                    max_copies,
+                    packet_bytes,
+                    window_sets,
+                }
+            },
+        )
     }
 
     /// Every smallest piece that has one writer, and its alignment.
     fn pieces(layout: &Layout) -> Vec<(Range<usize>, usize)> {
-        let Geometry { world_size, max_blocks_per_peer, max_slots, max_copies, .. } = layout.geometry;
+        let Geometry { world_size, max_blocks_per_peer, max_slots, max_copies, window_sets, .. } = layout.geometry;
         let line = |area: &Range<usize>, index: usize| {
             let piece = area.start + index * LINE..area.start + (index + 1) * LINE;
             assert!(area.start <= piece.start && piece.end <= area.end, "{piece:?} is not inside {area:?}");
             (piece, LINE)
         };
         let mut found = Vec::new();
+        for (peer, set) in (0..world_size).flat_map(|peer| (1..=window_sets).map(move |set| (peer, set))) {
+            let SetLines { ready, done, sent, signals, counters, starts, tallies } = layout.lines_of(set, peer);
+            for (lines, count) in [
+                (ready, max_blocks_per_peer),
+                (done, max_blocks_per_peer),
+                (sent, max_blocks_per_peer),
+                (signals, SIGNALS),
+                (counters, SIGNALS),
+                (starts, 2 * max_blocks_per_peer),
+                (tallies, SIGNALS),
+            ] {
+                assert_eq!(lines.len(), count * LINE);
+                found.extend((0..count).map(|index| line(&lines, index)));
+            }
+        }
         for peer in 0..world_size {
             for block in 0..max_blocks_per_peer {
                 for slot in 0..max_slots {
@@ -423,10 +550,55 @@ mod tests {
                 let tails = layout.of_peer(&layout.tails(), peer);
                 prop_assert_eq!(layout.tails().start + layout.slot_index(peer, 0, 0) * LINE, tails.start);
                 prop_assert_eq!(tails.len(), geometry.max_blocks_per_peer * geometry.max_slots * LINE);
+                let own = layout.lines_of(0, peer);
+                prop_assert_eq!(layout.ready().start + layout.block_index(peer, 0) * LINE, own.ready.start);
+                prop_assert_eq!(own.done.len(), geometry.max_blocks_per_peer * LINE);
+                prop_assert!(own.signals.is_empty() && own.counters.is_empty() && own.tallies.is_empty());
                 let starts = layout.of_peer(&layout.starts(), peer);
                 prop_assert_eq!(layout.starts().start + layout.start_index(peer, 0, Side::Send, 0) * LINE, starts.start);
             }
         }
+    }
+
+    proptest! {
+        /// What a rank's posts may move is exactly what it signals, in every set, and nothing that others signal.
+        #[test]
+        fn notices_name_the_lines_of_their_writer_alone(geometry in geometries()) {
+            let layout = Layout::new(geometry).unwrap();
+            let ranks = 0..geometry.world_size;
+            let moved = |rank: usize| layout.moved_lines(rank);
+            let within = |ranges: &[Range<u64>], lines: &Range<usize>| {
+                numbers(lines.clone()).all(|line| ranges.iter().filter(|range| range.contains(&line)).count() == 1)
+            };
+            for rank in ranks.clone() {
+                let own = layout.flushed_lines(rank);
+                for set in 0..=geometry.window_sets {
+                    let SetLines { ready, done, sent, signals, counters, starts, tallies } = layout.lines_of(set, rank);
+                    let [matched, bare] = [true, false].map(|which| {
+                        moved(rank).into_iter().filter(|of| of.1 == which).map(|of| of.0).collect::<Vec<_>>()
+                    });
+                    prop_assert!(within(&matched, &ready) && within(&matched, &done) && within(&bare, &signals));
+                    prop_assert!(within(&own, &sent) && within(&own, &counters));
+                    let all = [ready, done, sent, signals, counters];
+                    prop_assert!(all.iter().all(|lines| lines.end <= layout.lines().end));
+                    prop_assert!([starts, tallies].iter().all(|own| own.is_empty() || own.start >= layout.lines().end));
+                }
+                let total: u64 = moved(rank).iter().map(|(of, _)| of.end - of.start).sum();
+                let Geometry { max_blocks_per_peer: blocks, max_slots, window_sets, .. } = geometry;
+                prop_assert_eq!(total as usize, blocks * (2 * max_slots + 2) + window_sets * (2 * blocks + SIGNALS));
+                for (mine, theirs) in ranks.clone().filter(|&other| other != rank).flat_map(|other| {
+                    moved(rank).into_iter().flat_map(move |(mine, _)| {
+                        layout_moved(geometry, other).into_iter().map(move |theirs| (mine.clone(), theirs))
+                    })
+                }) {
+                    prop_assert!(mine.end <= theirs.start || theirs.end <= mine.start);
+                }
+            }
+        }
+    }
+
+    fn layout_moved(geometry: Geometry, writer: usize) -> Vec<Range<u64>> {
+        Layout::new(geometry).unwrap().moved_lines(writer).map(|(numbers, _)| numbers).into()
     }
 
     #[test]
@@ -438,6 +610,7 @@ mod tests {
             max_slots: 2,
             max_copies: 1,
             packet_bytes: 0,
+            window_sets: 1,
         };
         assert!(Layout::new(small).is_some());
         for wrong in [
@@ -446,6 +619,7 @@ mod tests {
             Geometry { max_slots: usize::MAX / 2, ..small },
             Geometry { max_blocks_per_peer: usize::MAX / 2 + 1, ..small },
             Geometry { packet_bytes: usize::MAX - 1, ..small },
+            Geometry { window_sets: usize::MAX / 8, ..small },
         ] {
             assert_eq!(Layout::new(wrong), None, "{wrong:?}");
         }

@@ -84,7 +84,7 @@ pub use domains::Domains;
 pub use door::Door;
 pub use doorbell::Doorbell;
 pub use endpoint::{
-    LinkKind, LinkShape, PeerEndpoint, PeerMemory, PostedHere, PostedLines, PostedPeer, Signals, There,
+    LinkKind, LinkShape, PeerEndpoint, PeerMemory, PostedHere, PostedLines, PostedPeer, Signals, There, WindowLines,
 };
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};

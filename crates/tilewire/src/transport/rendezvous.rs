@@ -303,6 +303,15 @@ pub enum TransportError {
     Device(Arc<dyn Error + Send + Sync>),
     /// The transport has no windows.
     NoWindows,
+    /// Kernels of this rank reach the window of a rank neither by loads and stores nor by posts.
+    WindowUnreached {
+        /// This rank.
+        rank: Rank,
+        /// The rank whose window it is.
+        peer: Rank,
+    },
+    /// Windows have no signals, because they have no control lines of their own.
+    NoSignals,
     /// The transport broke before.
     Broken {
         /// Why.
@@ -329,6 +338,11 @@ pub enum TransportError {
     },
     /// More windows at the same time than posts can name.
     TooManyWindows,
+    /// More windows at the same time than the transport has sets of control lines.
+    NoLineSet {
+        /// Its sets.
+        sets: usize,
+    },
     /// The proxy that carries posts has stopped.
     Proxy(ProxyError),
     /// There is no network between the domains: the error of the network's own type.
@@ -362,6 +376,12 @@ errors! {
         NoMemory(error) => "{error}",
         Device(error) => "{error}",
         NoWindows => "this transport has no windows: use staged or packet",
+        WindowUnreached { rank, peer } =>
+            "kernels of rank {rank} reach the window of rank {peer} neither by loads and stores nor by posts: use a \
+             collective or staged, which go through the transport's own memory",
+        NoSignals =>
+            "windows share the control lines of this transport, and so have no signals: join it with `window_sets` of 1 \
+             or more",
         Broken { cause } => "the transport is broken: {cause}; only a new rendezvous of all ranks recovers",
         Judged(verdict) => "{verdict}",
         NotMet { ticket, late, after } => (
@@ -373,6 +393,9 @@ errors! {
             "the domains {domains:?} do not contain each of the {ranks} ranks, counted from 0, exactly once",
         TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
              one large window and slice it",
+        NoLineSet { sets } =>
+            "all {sets} sets of control lines for windows are in use: drop windows, and what was built with them, on all \
+             ranks, or make the transport with a larger `window_sets`",
         Proxy(error) => "{error}; the transport is broken, and only a new rendezvous of all ranks recovers",
         Network(error) => "{error}",
         NoNetwork =>

@@ -36,6 +36,16 @@ pub(crate) struct Sizes {
     pub(crate) copies: usize,
 }
 
+/// Windows that have control lines of their own. A set takes memory for every peer, whatever the blocks: with many
+/// ranks there are fewer.
+fn window_sets(world_size: usize) -> usize {
+    match world_size {
+        0..=16 => 8,
+        17..=32 => 4,
+        _ => 2,
+    }
+}
+
 impl Sizes {
     /// The geometry for a world of `world_size` ranks.
     pub(crate) fn of_world(&self, world_size: usize) -> Geometry {
@@ -87,6 +97,7 @@ impl Block {
             max_slots: self.slots,
             max_copies,
             packet_bytes: self.blocks * self.packets,
+            window_sets: window_sets(world_size),
         }
     }
 }

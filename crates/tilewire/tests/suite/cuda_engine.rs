@@ -7,6 +7,7 @@ use tilewire::check::{self, Options};
 use tilewire::collective::{Map, PreparedExchange, Rounds};
 use tilewire::cuda::{CudaError, Device};
 use tilewire::hooks::Compose;
+use tilewire::ir::RequiredBytes;
 use tilewire::ir::scalar::Element;
 use tilewire::link::{NvlOptions, NvlTransport};
 use tilewire::transport::World;
@@ -83,6 +84,35 @@ fn a_wait_in_vain_ends_with_who_waited_for_what() {
     let results = evaluate(&device, &traced.kernel, &traced.args, None).unwrap();
     let wanted: Vec<u8> = (0..1000).flat_map(|i| (i as f32 * 2.0).to_le_bytes()).collect();
     assert_eq!(results[0][0], wanted);
+}
+
+#[test]
+fn a_requirement_that_does_not_hold_ends_the_launch_before_anything_is_written() {
+    let Some(device) = device() else { return };
+    for bytes in [64, 65] {
+        let (y, count) = (Tensor::<u8>::zeros(64), Scalar::new(bytes));
+        let traced = kernel("fill", |k| {
+            k.blocks(4);
+            let y = k.output(&y);
+            k.role("fill", 4).copies(2, |r| {
+                r.if_(r.block().eq(2) & r.copy().eq(1), || {
+                    let count = r.scalar(&count);
+                    r.require_inside(3, 0, count, 64);
+                    r.each(64, |i| y.store(i, 1u8));
+                });
+            });
+        })
+        .unwrap();
+        let result = evaluate(&device, &traced.kernel, &traced.args, Some(Duration::from_secs(10)));
+        if bytes == 64 {
+            assert_eq!(result.unwrap()[0][0], [1; 64]);
+            continue;
+        }
+        let Err(CudaError::Required(unmet)) = &result else { panic!("{result:?}") };
+        assert_eq!((unmet.block, unmet.role.as_str(), unmet.copy), (2, "fill", 1));
+        assert_eq!(unmet.span, Some(RequiredBytes { rank: 3, offset: 0, bytes: 65, size: 64 }));
+        assert!(unmet.at.file.ends_with("cuda_engine.rs"), "{unmet}");
+    }
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod ptx_busy;
 mod ptx_differential;
 mod ptx_held;
 mod ptx_posts;
+mod ptx_puts;
 mod ptx_rectangles;
 mod ptx_schedules;
 mod ptx_text;

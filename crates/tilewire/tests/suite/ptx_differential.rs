@@ -186,6 +186,7 @@ fn ranks_add_what_all_of_them_sent() {
             max_slots: 2,
             max_copies: copies,
             packet_bytes: 256 << 10,
+            window_sets: 2,
         });
         // With copies of roles, as between GPUs. If elements fill their packets, everything is one pass.
         let (links, what) =
@@ -257,6 +258,7 @@ fn hooks_know_as_ptx_what_their_definition_says() {
             max_slots: 4,
             max_copies: copies,
             packet_bytes: 256 << 10,
+            window_sets: 2,
         };
         let links = Rehearsal::new(geometry).with_copies(copies).ranks();
         // The PTX machine is slow. So there are only forms with both hooks and a shape, and reductions without, which

@@ -171,6 +171,7 @@ fn all_reduce_holds(ranks: usize, len: usize, blocks: usize) {
         max_slots: 2,
         max_copies: 2,
         packet_bytes: 256 << 10,
+        window_sets: 2,
     });
     let trace = |(rank, link): (usize, &RehearsalRank)| {
         let x = Tensor::from_fn(len, |i| (i * (rank + 1)) as f32);

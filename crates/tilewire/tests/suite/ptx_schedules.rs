@@ -70,6 +70,7 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
         max_slots: 8,
         max_copies,
         packet_bytes: 8 << 20,
+        window_sets: 2,
     };
     let (copied, alone) = (Rehearsal::new(geometry(4)).with_copies(4), Rehearsal::new(geometry(1)));
     let (copied, alone) = (copied.ranks().swap_remove(1), alone.ranks().swap_remove(1));
@@ -197,6 +198,7 @@ fn shared_memory_does_not_grow_with_the_world() {
                 max_slots: 8,
                 max_copies: 2,
                 packet_bytes: 1 << 20,
+                window_sets: 2,
             };
             let link = Rehearsal::new(geometry).with_copies(2).ranks().swap_remove(1);
             let (inp, out) = (Tensor::<Bf16>::zeros(ranks << 10), Tensor::<Bf16>::zeros(ranks << 10));
@@ -260,6 +262,7 @@ fn column_slices_keep_their_vectors_in_every_protocol() {
         max_slots: 8,
         max_copies: 4,
         packet_bytes: 8 << 20,
+        window_sets: 2,
     };
     let links = Rehearsal::new(geometry).with_copies(4).ranks();
     let width = ranks * cols;
@@ -309,6 +312,7 @@ fn much_that_is_staged_streams() {
         max_slots: 8,
         max_copies: 4,
         packet_bytes: 8 << 20,
+        window_sets: 2,
     };
     let (link, peer) = (Rehearsal::new(geometry).ranks().swap_remove(0), Rank::new(1));
     for (bytes, streams) in [(8 << 20, false), (16 << 20, true)] {

@@ -17,6 +17,7 @@ pub const SMALL: ShmOptions = ShmOptions {
     max_slots: Some(8),
     max_copies: 1,
     packet_bytes: Some(64 << 10),
+    window_sets: None,
     populate: false,
 };
 

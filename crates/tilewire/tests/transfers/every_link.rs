@@ -5,16 +5,16 @@
 //! `TILEWIRE_REQUIRE=libfabric` does the same for networks.
 
 use std::time::Duration;
-use tilewire::collective::Rounds;
+use tilewire::collective::{Launch, Rounds};
 use tilewire::cuda::Device;
 use tilewire::link::{
     AnyTransport, FabricOptions, FabricTransport, MeshOptions, MeshTransport, NetworkOptions, NvlOptions, NvlTransport,
-    ShmOptions, ShmTransport, Tensors, Transport, Window,
+    Puts, ShmOptions, ShmTransport, Tensors, Transport, Window,
 };
-use tilewire::transport::{LinkKind, Rank, RankError, World};
+use tilewire::transport::{LinkKind, Rank, RankError, TransportError, World};
 use tilewire::{
     Algorithm, Bf16, F8E4M3, Knobs, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, barrier,
-    broadcast, gather, reduce_scatter, scatter, sendrecv,
+    broadcast, gather, kernel, reduce_scatter, scatter, sendrecv,
 };
 use tilewire_testkit::libfabric;
 use tilewire_testkit::ranks::{Body, in_processes, in_processes_within, in_threads};
@@ -65,6 +65,7 @@ every_link! {
     hooks_run_on_both_legs;
     windows_are_written_and_read_in_one_hop;
     every_exchange_writes_windows;
+    kernels_put_into_windows;
     prepared_operations_follow_each_other_in_any_geometry;
     reductions_agree_to_the_bit_in_every_algorithm;
     ranks_that_differ_all_hear_of_it;
@@ -351,6 +352,52 @@ fn every_exchange_writes_windows(link: &AnyTransport) -> Result<(), RankError> {
             long.tensor().fill(-1.0);
             run!(long, gather(link, long.tensor(), &one, root));
             same(long.tensor(), "gather", |i| if me == root.index() { of(i / len, i % len) * by } else { -1.0 });
+        }
+    }
+    Ok(())
+}
+
+/// Every rank puts its tensor into the windows of all ranks, in all ways, and computes their numbers.
+fn kernels_put_into_windows(link: &AnyTransport) -> Result<(), RankError> {
+    const BYTES: i64 = 3001 * 4;
+    let (me, len, ranks) = (link.rank().index(), 3001, RANKS as i64);
+    let window = Window::<f32>::allocate(link, RANKS * len)?;
+    let has_far = Rank::all(RANKS).any(|rank| link.link(rank).kind == LinkKind::Fabric);
+    let puts = match Puts::new(link, &window) {
+        // Posts write the windows of far ranks on CPUs.
+        Err(TransportError::WindowUnreached { .. }) if has_far && link.seat().is_some() => return Ok(()),
+        puts => puts?,
+    };
+    let x = all_of(link, len)?;
+    let source = puts.source(&x)?;
+    for how in 0..3i64 {
+        let copies = if how == 2 { 3 } else { 1 };
+        let traced = kernel("puts", |k| {
+            let (ops, x) = (puts.ops(k), source.bind(k));
+            k.role("put", 4).copies(copies, |r| {
+                r.for_(..r.world_size(), |peer| {
+                    let put = ops.to(peer, me as i64 * BYTES).from(x, 0, BYTES).signal(how).counter(how);
+                    match how {
+                        0 => put.put_block_direct(r),
+                        1 => put.put_block(r),
+                        _ => put.put_warp_chunked_direct(r, 1024),
+                    }
+                });
+                r.if_(r.copy().eq(0), || {
+                    r.for_(0..ranks, |peer| {
+                        ops.wait_signal_from(r, peer, how);
+                        ops.wait_counter(r, peer, how);
+                    });
+                });
+            });
+        })?;
+        let mut launch = Launch::new(link, &traced)?;
+        for number in 0..3 {
+            x.copy_from(&(0..len).map(|i| of(me, i) + number as f32).collect::<Vec<_>>());
+            launch.run()?;
+            launch.sync()?;
+            same(window.tensor(), "puts", |i| of(i / len, i % len) + number as f32);
+            barrier(link).run()?;
         }
     }
     Ok(())

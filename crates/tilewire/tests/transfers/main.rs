@@ -27,3 +27,5 @@ mod shm_transport;
 mod stranger;
 mod two_level;
 mod untouched;
+mod window_lines;
+mod window_operations;

@@ -4,7 +4,7 @@ use crate::case::{LONG, SMALL};
 use std::time::Duration;
 use tilewire::collective::{Launch, Rounds};
 use tilewire::ir::Access;
-use tilewire::link::{MeshOptions, MeshTransport, ShmTransport, Transport, Window};
+use tilewire::link::{MeshOptions, MeshTransport, ShmOptions, ShmTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError, TransferError, TransportError, World};
 use tilewire::{
     Knobs, Memory, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, gather, kernel, recv,
@@ -283,7 +283,10 @@ fn reductions_with_windows_go_through_staging_where_peers_are_far() {
 #[test]
 fn windows_are_dropped_and_allocated_again_in_any_order() {
     run(3, |world| {
-        let (link, me) = (alone(world, Some(5))?, world.rank().index());
+        // Up to 18 windows at the same time, and as many that not all ranks have dropped.
+        let sizes = ShmOptions { window_sets: Some(60), ..SMALL };
+        let options = MeshOptions { sizes, seed: Some(5), ..MeshOptions::alone(world.size()) };
+        let (link, me) = (MeshTransport::rendezvous(world, options)?, world.rank().index());
         let (next, before) = neighbours(&link);
         let mut kept: Vec<Window<u32>> = Vec::new();
         for round in 0..60usize {

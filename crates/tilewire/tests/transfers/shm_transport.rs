@@ -22,6 +22,7 @@ const SMALL: ShmOptions = ShmOptions {
     max_slots: Some(4),
     max_copies: 1,
     packet_bytes: Some(1024),
+    window_sets: None,
     populate: false,
 };
 

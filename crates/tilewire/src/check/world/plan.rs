@@ -368,7 +368,9 @@ impl Stage {
                             uses.extend(rows.map(|row| {
                                 let (access, span) = (*access, span(&row));
                                 let [wire, copied, filled] = [&wires, &copied, &filled].map(|of| of.contains(&param));
-                                let own = access != Access::InOut || job.kernel.purpose(param, 0) == Purpose::Tensor;
+                                // The bytes of a tensor are the host's, even if the kernel reads them as bytes.
+                                let is_tensor = job.kernel.purpose(param, 0) == Purpose::Tensor;
+                                let (wire, own) = (wire && !is_tensor, access != Access::InOut || is_tensor);
                                 Use { launch, rank, param, access, wire, copied, filled, own, span }
                             }))
                         }

@@ -67,7 +67,7 @@ fn too_many_lines(geometry: Geometry) -> Option<TransportError> {
         option: "max_slots",
         value: geometry.max_slots,
         expected: format!(
-            "so small (or max_blocks_per_peer so small) that a rank has at most {MOST_LINES} control lines; it has {lines}"
+            "so small (or max_blocks_per_peer or window_sets so small) that a rank has at most {MOST_LINES} control lines; it has {lines}"
         ),
     })
 }

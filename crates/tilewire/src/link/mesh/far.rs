@@ -19,7 +19,7 @@ use crate::link::NvlTransport;
 use crate::link::ShmTransport;
 use crate::link::Transport;
 use crate::tensor::{Memory, Ring};
-use crate::transport::layout::Layout;
+use crate::transport::layout::{Layout, SetLines};
 use crate::transport::proxy::Lines;
 use crate::transport::{Doorbell, PostedHere, Rank, TransportError};
 use std::collections::HashMap;
@@ -45,6 +45,8 @@ pub(super) struct FarPeer {
     pub outbox: Memory,
     /// The counters of this rank alone.
     starts: Memory,
+    /// Those of windows, in all sets.
+    window_starts: Memory,
 }
 
 impl FarMemory {
@@ -57,6 +59,7 @@ impl FarMemory {
             staging: part(layout.peer_staging(peer.index())),
             outbox: Memory::zeroed_shared(layout.geometry().per_peer_bytes),
             starts: part(layout.of_peer(&layout.starts(), peer.index())),
+            window_starts: part(layout.window_starts_of(peer.index())),
         };
         FarMemory {
             lines: part(layout.lines()),
@@ -93,8 +96,10 @@ impl FarMemory {
         };
         let (lines, entries) = (take(lines), take(entries));
         let mut peer = |peer: Rank| {
-            let starts = layout.of_peer(&layout.starts(), peer.index());
-            FarPeer { staging: take(bytes), outbox: take(bytes), starts: own.part(starts.start, starts.len()) }
+            let part = |range: Range<usize>| own.part(range.start, range.len());
+            let starts = part(layout.of_peer(&layout.starts(), peer.index()));
+            let window_starts = part(layout.window_starts_of(peer.index()));
+            FarPeer { staging: take(bytes), outbox: take(bytes), starts, window_starts }
         };
         let peers = Rank::all(near.world_size()).map(|rank| is_far(rank).then(|| peer(rank))).collect();
         let tickets = std::sync::Arc::new(Buffer::zeroed(device, Ring::BYTES_OF_TICKETS)?).memory();
@@ -119,9 +124,16 @@ impl FarMemory {
 }
 
 impl FarPeer {
-    /// This rank's side of the memory, for its kernels.
-    pub fn here(&self, lines: &Memory) -> PostedHere {
-        PostedHere { lines: lines.clone(), staging: self.staging.clone(), starts: self.starts.clone() }
+    /// This rank's side of the memory for a peer, for its kernels, with the lines of a set.
+    pub fn here(&self, layout: &Layout, set: usize, lines: &Memory, peer: Rank) -> PostedHere {
+        let SetLines { starts, tallies, .. } = layout.lines_of(set, peer.index());
+        let first = layout.window_starts_of(peer.index()).start;
+        let part = |range: Range<usize>| self.window_starts.part(range.start - first, range.len());
+        let (starts, tallies) = match set {
+            0 => (self.starts.clone(), self.starts.part(0, 0)),
+            _ => (part(starts), part(tallies)),
+        };
+        PostedHere { lines: lines.clone(), staging: self.staging.clone(), starts, tallies }
     }
 }
 
@@ -131,6 +143,6 @@ pub(super) fn lines_of(layout: &Layout, writer: Rank) -> Vec<Lines> {
 }
 
 /// The control lines of a rank's own segment that flushes of its posts to a peer move.
-pub(super) fn sent_lines(layout: &Layout, peer: Rank) -> Lines {
-    Lines { numbers: layout.flushed_lines(peer.index()), matched: false }
+pub(super) fn flushed_lines(layout: &Layout, peer: Rank) -> Vec<Lines> {
+    layout.flushed_lines(peer.index()).map(|numbers| Lines { numbers, matched: false }).into()
 }

@@ -1,7 +1,7 @@
 //! A rank's part of a mesh before the domains are joined, and how they are joined.
 #![forbid(unsafe_code)]
 
-use super::far::{FarMemory, lines_of, sent_lines};
+use super::far::{FarMemory, flushed_lines, lines_of};
 use super::{Joint, MeshOptions, MeshTransport, Near};
 use crate::tensor::Memory;
 use crate::transport::proxy::{
@@ -72,7 +72,7 @@ impl Half {
             is_far(peer).then(|| PostedTo {
                 regions,
                 lines: lines_of(layout, me),
-                flushed: vec![sent_lines(layout, peer)],
+                flushed: flushed_lines(layout, peer),
             })
         };
         let proxy = Proxy::new(ProxyParts {

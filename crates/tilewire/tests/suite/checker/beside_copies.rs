@@ -19,6 +19,7 @@ fn world(ranks: usize, max_copies: usize) -> Rehearsal {
         max_slots: 16,
         max_copies,
         packet_bytes: 4096 * 2 * BLOCKS,
+        window_sets: 2,
     };
     Rehearsal::new(geometry).with_copies(max_copies)
 }

@@ -154,6 +154,7 @@ fn engine(form: Form, ranks: usize, blocks: usize) -> Outputs {
         max_slots: Some(8),
         max_copies: 4,
         packet_bytes: Some(8192 * blocks),
+        window_sets: Some(2),
         populate: false,
     };
     let world = World::threads(ranks).deadline(Duration::from_secs(120));

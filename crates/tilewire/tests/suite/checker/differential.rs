@@ -130,6 +130,7 @@ fn engine(shifts: &[Shift], ranks: usize, blocks: usize) -> Outputs {
         max_slots: Some(8),
         max_copies: 4,
         packet_bytes: Some(4096 * blocks),
+        window_sets: Some(2),
         populate: false,
     };
     let world = World::threads(ranks).deadline(Duration::from_secs(120));

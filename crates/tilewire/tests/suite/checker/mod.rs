@@ -13,6 +13,7 @@ mod leftovers;
 mod links;
 mod litmus;
 mod mutations;
+mod puts;
 mod residency;
 mod seeded;
 mod shared_values;

@@ -31,7 +31,7 @@ fn all_clean(ranks: usize, blocks: usize) {
 }
 
 /// The number of shipped schedules, all of them decided.
-const CASES: u32 = 82;
+const CASES: u32 = 86;
 
 #[test]
 fn every_schedule_is_clean_and_decided() {
@@ -114,7 +114,7 @@ fn mutations_of_posted_schedules_are_caught() {
 }
 
 /// The number of schedules that posts carry, and of those in two levels for each arrangement of domains.
-const POSTED: usize = 89;
+const POSTED: usize = 93;
 const TWO_LEVEL: usize = 6;
 
 /// Two domains of three ranks. Each relay passes on several chunks in one lane.
@@ -233,6 +233,10 @@ impl Sources {
             ("store", &["store(", "all_to_all("]),
             ("each", &["each"]),
         ];
+        if at.file.ends_with("shipped/puts.rs") && line.contains("ops.") {
+            // A window operation is several ops: it also counts.
+            return true;
+        }
         let op = words.iter().find(|(op, _)| event.op.split([' ', '=']).any(|word| word == *op));
         op.is_some_and(|(_, written)| written.iter().any(|word| line.contains(word)))
     }

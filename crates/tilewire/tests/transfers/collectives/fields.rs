@@ -21,6 +21,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     max_slots: Some(8),
     max_copies: 1,
     packet_bytes: Some(1 << 20),
+    window_sets: None,
     populate: false,
 };
 
@@ -120,6 +121,7 @@ fn rehearsal(ranks: usize, copies: usize) -> Vec<RehearsalRank> {
         max_slots: 8,
         max_copies: copies,
         packet_bytes: 1 << 20,
+        window_sets: 0,
     };
     Rehearsal::new(geometry).with_copies(copies).ranks()
 }

@@ -3,7 +3,7 @@
 
 use crate::case::{SMALL, Way, assert_same, data, seed, threads};
 use tilewire::collective::RebindError;
-use tilewire::link::{ShmTransport, Window};
+use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::tensor::Axis;
 use tilewire::transport::Rank;
 use tilewire::{
@@ -188,7 +188,8 @@ fn a_window_that_the_plan_does_not_need_is_swapped_like_the_others() {
 fn windows_of_all_ranks_are_swapped_a_thousand_times() {
     const RANKS: usize = 3;
     threads(RANKS, "swaps", |world| {
-        let link = ShmTransport::rendezvous(world, SMALL)?;
+        // More windows than usual.
+        let link = ShmTransport::rendezvous(world, ShmOptions { window_sets: Some(16), ..SMALL })?;
         let (me, len) = (world.rank().index(), 5);
         let windows = |len| (0..3).map(|_| Window::<u32>::allocate(&link, len)).collect::<Result<Vec<_>, _>>();
         let (outs, inps, shorts) = (windows(RANKS * len)?, windows(RANKS * len)?, windows(len)?);

@@ -23,6 +23,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     max_blocks_per_peer: None,
     max_copies: 1,
     packet_bytes: None,
+    window_sets: None,
     populate: false,
 };
 

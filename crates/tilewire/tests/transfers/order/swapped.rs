@@ -41,6 +41,17 @@ fn assert_both_are_named(errors: &[RunError], names: [&str; 2]) {
     }
 }
 
+/// Both errors say that the ranks wait for each other, and where.
+#[track_caller]
+fn assert_both_wait(errors: &[RunError], names: [&str; 2]) {
+    for error in errors {
+        let RunError::Deadlock(deadlock) = error else { panic!("{error}") };
+        assert_eq!(deadlock.waiting.iter().map(|waiting| waiting.rank).collect::<Vec<_>>(), [0, 1], "{error}");
+        let text = error.to_string();
+        assert!(names.iter().all(|name| text.contains(name)) && text.contains(file!()), "{text}");
+    }
+}
+
 #[test]
 fn two_all_reduces_of_one_kind_are_told_apart_in_packets() {
     for rounds in [0, 3, 9] {
@@ -116,7 +127,22 @@ fn a_sender_that_runs_ahead_through_deeper_slots_is_told_apart() {
 }
 
 #[test]
-fn direct_operations_are_told_apart_before_anything_is_put() {
+fn direct_operations_on_one_window_are_told_apart_before_anything_is_put() {
+    let errors = swapped(
+        |link| {
+            let (window, inp) = (Window::<u32>::allocate(link, 60)?, Tensor::<u32>::zeros(60));
+            let gather = all_gather(link, window.tensor(), &inp.slice(0..30)).window(&window);
+            let exchange = all_to_all(link, window.tensor(), &inp).window(&window);
+            Ok([gather.build()?, exchange.build()?])
+        },
+        3,
+    );
+    assert_both_are_named(&errors, ["all_gather of 30 u32", "all_to_all of 30 u32"]);
+}
+
+/// They have lines of their own, so neither sees a word of the other.
+#[test]
+fn direct_operations_on_two_windows_are_found_by_their_status_lines() {
     let errors = swapped(
         |link| {
             let peer = link.rank().after(1, 2);
@@ -130,7 +156,7 @@ fn direct_operations_are_told_apart_before_anything_is_put() {
         },
         3,
     );
-    assert_both_are_named(&errors, ["sendrecv of 100 u32", "sendrecv of 40000 u32"]);
+    assert_both_wait(&errors, ["sendrecv of 100 u32", "sendrecv of 40000 u32"]);
 }
 
 #[test]
@@ -170,15 +196,7 @@ fn operations_that_meet_in_no_word_are_found_by_their_status_lines() {
         },
         3,
     );
-    for error in &errors {
-        let RunError::Deadlock(deadlock) = error else { panic!("{error}") };
-        assert_eq!(deadlock.waiting.iter().map(|waiting| waiting.rank).collect::<Vec<_>>(), [0, 1], "{error}");
-        let text = error.to_string();
-        assert!(
-            ["all_reduce of 60 f32", "all_reduce of 100000 f32", file!()].iter().all(|word| text.contains(word)),
-            "{text}"
-        );
-    }
+    assert_both_wait(&errors, ["all_reduce of 60 f32", "all_reduce of 100000 f32"]);
 }
 
 #[test]

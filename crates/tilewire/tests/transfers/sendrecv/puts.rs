@@ -19,6 +19,7 @@ const OPTIONS: ShmOptions = ShmOptions {
     max_slots: Some(8),
     max_copies: 1,
     packet_bytes: Some(64 << 10),
+    window_sets: None,
     populate: false,
 };
 

@@ -589,6 +589,7 @@ fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
         max_slots: 4,
         max_copies: 1,
         packet_bytes: 4096,
+        window_sets: 0,
     };
     let link = &Rehearsal::new(geometry).ranks()[0];
     let plan = |slot_bytes, depth, blocks| StagedPlan::new(&link.link(Rank::new(1)), slot_bytes, depth, blocks);
