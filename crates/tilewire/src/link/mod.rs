@@ -29,6 +29,7 @@
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs`, `line_set.rs` | [`Window`]; [`LineSet`]: which control lines a window has |
+//! | `registered.rs` | [`WindowRegistry`]: which memory of a rank is a window |
 //! | `staged.rs` | [`Staged`]: the numbers of a staged pipeline, for schedules of one's own |
 //! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
 #![forbid(unsafe_code)]
@@ -47,6 +48,7 @@ mod machine;
 mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
+mod registered;
 mod shm;
 mod staged;
 mod window;
@@ -64,6 +66,7 @@ pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
+pub use registered::{Known, MemoryView, PeerView, Registered, WindowRegistry};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
 pub use staged::{Staged, StagedLeg, StagedReceiver, StagedSender};
-pub use window::{Window, WindowCall, WindowParts};
+pub use window::{Registration, Window, WindowCall, WindowParts};
