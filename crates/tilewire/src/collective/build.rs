@@ -10,6 +10,7 @@ use super::operation::{Kind, Operation};
 use super::prepared::{PreparedExchange, Registered};
 use super::request::Request;
 use super::settle::torn;
+use super::windows::WindowOf;
 use super::{exchange_plan, map_kernel, reduction_kernel, reduction_plan};
 use crate::cuda::{Device, Seat};
 use crate::hook::{Traced, kernel_at};
@@ -20,6 +21,7 @@ use crate::vm::StorePolicy;
 
 impl<'l> Request<'_, 'l> {
     pub(super) fn plan(&self) -> Result<Itinerary, RunError> {
+        self.windows.iter().try_for_each(WindowOf::check)?;
         match self.operation {
             Operation::Map => self.in_whole_groups(map_kernel::plan(self)?),
             Operation::Exchange(pattern) => exchange_plan::plan(self, pattern),

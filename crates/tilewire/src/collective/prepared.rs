@@ -152,11 +152,12 @@ impl<'l> PreparedExchange<'l> {
     /// [`sync`](Self::sync) or the next call reports how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
-        let is_over = matches!(self.peers, Peers::Agree) && self.launch.takes_shortcut();
-        if is_over { Ok(()) } else { self.run_through() }
+        let may_run = matches!(self.peers, Peers::Agree) && !self.bound.windows.are_over();
+        if may_run && self.launch.takes_shortcut() { Ok(()) } else { self.run_through() }
     }
 
     fn run_through(&mut self) -> Result<(), RunError> {
+        self.bound.windows.check()?;
         if !matches!(self.peers, Peers::Agree) {
             self.meet()?;
         }
@@ -188,6 +189,7 @@ impl<'l> PreparedExchange<'l> {
     /// On a CPU it is refused. For a [`map`](super::map) it works as for a collective, and may be captured anywhere.
     #[cfg(feature = "cuda")]
     pub fn run_on(&mut self, stream: &crate::cuda::ForeignStream) -> Result<(), RunError> {
+        self.bound.windows.check()?;
         if !matches!(self.peers, Peers::Agree) {
             self.meet()?;
         }
@@ -281,6 +283,11 @@ impl<'l> PreparedExchange<'l> {
             return Err(error.clone());
         }
         let is_collective = by.iter().any(|taker| matches!(taker, Taker::Window(_)));
+        for taker in &by {
+            if let Taker::Window(window) = taker {
+                window.check()?;
+            }
+        }
         let to = self.bound.taken(by, self.link)?;
         let name = |k: usize| self.launch.param_name(k);
         let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;

@@ -2,10 +2,12 @@
 
 use crate::ir::Type;
 use crate::ir::scalar::Element;
-use crate::link::{LineSet, Window};
+use crate::link::{LineSet, Registered, Window};
 use crate::tensor::Memory;
 use crate::transport::Rank;
+use crate::transport::TransportError;
 use crate::transport::proxy::PostedRegion;
+use std::sync::Arc;
 
 /// The windows of all ranks.
 #[derive(Clone)]
@@ -19,13 +21,23 @@ pub(super) struct WindowOf {
     /// Its control lines.
     pub lines: LineSet,
     pub number: String,
+    registered: Arc<Registered>,
+    /// True if the handle that was given had been deregistered.
+    is_over: bool,
 }
 
 impl WindowOf {
     pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
         let (posted, number) = (window.posted().cloned(), window.number().to_string());
-        WindowOf { peers, posted, own, ty: W::TYPE, lines: window.lines().clone(), number }
+        let (lines, registered, is_over) = (window.lines().clone(), window.registered().clone(), window.is_over());
+        WindowOf { peers, posted, own, ty: W::TYPE, lines, number, registered, is_over }
+    }
+
+    /// The error if it was deregistered.
+    pub(super) fn check(&self) -> Result<(), TransportError> {
+        let number = || self.number.clone();
+        if self.is_over { Err(TransportError::Deregistered { number: number() }) } else { self.registered.check() }
     }
 
     /// True if this rank loads and stores in a rank's window.
@@ -64,6 +76,17 @@ pub(super) struct UsedWindows {
 }
 
 impl UsedWindows {
+    /// True if one of them was deregistered.
+    #[inline]
+    pub(super) fn are_over(&self) -> bool {
+        self.of.iter().flatten().any(|window| window.registered.is_over())
+    }
+
+    /// The error if one of them was deregistered.
+    pub(super) fn check(&self) -> Result<(), TransportError> {
+        self.of.iter().flatten().try_for_each(WindowOf::check)
+    }
+
     /// The control lines of a launch: those of the input's window, or else of the output's. Ranks that use the same
     /// windows use the same lines.
     pub(super) fn lines(&self) -> LineSet {

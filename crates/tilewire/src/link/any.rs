@@ -5,7 +5,8 @@ use super::FabricTransport;
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::line_set::LineSet;
-use super::window::{WindowCall, WindowParts};
+use super::registered::{Registered, WindowRegistry};
+use super::window::{Registration, WindowCall, WindowParts};
 use super::{Machine, MeshTransport, PostFrom, ShmTransport, Transport, WindowPart};
 use crate::cuda::Seat;
 use crate::hook::Block;
@@ -13,6 +14,7 @@ use crate::schedule::Peer;
 use crate::tensor::Memory;
 use crate::transport::proxy::PostedSource;
 use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Any [`Transport`]: one type for programs that choose between CPUs, GPUs and networks when they start.
@@ -113,6 +115,10 @@ macro_rules! delegate {
                 fn is_dense(&self) -> bool;
                 fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;
                 fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError>;
+                fn register_window(&self, call: &WindowCall, of: Registration) -> Result<Option<WindowParts>, TransportError>;
+                fn windows(&self) -> Option<&WindowRegistry>;
+                fn window_of(&self, memory: &Memory) -> Option<Arc<Registered>>;
+                fn is_in_flight(&self) -> bool;
                 fn posts_windows(&self) -> bool;
                 fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool;
                 fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError>;

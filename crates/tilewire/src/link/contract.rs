@@ -2,7 +2,8 @@
 
 use super::line_set::LineSet;
 use super::machine::Machine;
-use super::window::{WindowCall, WindowParts};
+use super::registered::{Registered, WindowRegistry};
+use super::window::{Registration, WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
 use crate::hook::Block;
 use crate::schedule::{LoadStore, Peer, PostedReach, PostedWindow};
@@ -183,6 +184,28 @@ pub trait Transport {
     /// [`Window::allocate`](super::Window::allocate) calls it.
     fn window_memory(&self, _call: &WindowCall) -> Result<WindowParts, TransportError> {
         Err(TransportError::NoWindows)
+    }
+
+    /// The memory of every rank as a window, where it is. Collective. [`Window::register`](super::Window::register)
+    /// calls it. `None` if all ranks have registered this memory before, as one window.
+    fn register_window(&self, _: &WindowCall, _: Registration) -> Result<Option<WindowParts>, TransportError> {
+        Err(TransportError::NoWindows)
+    }
+
+    /// This rank's windows, by address. `None` for a transport that does not remember them.
+    fn windows(&self) -> Option<&WindowRegistry> {
+        None
+    }
+
+    /// The window that this memory of this rank lies in.
+    fn window_of(&self, memory: &Memory) -> Option<Arc<Registered>> {
+        self.windows()?.window_of(memory)
+    }
+
+    /// True if launches of this rank, or what they posted, may still be under way.
+    fn is_in_flight(&self) -> bool {
+        let posts = self.door().and_then(Door::proxy).is_some_and(|proxy| proxy.behind().is_some());
+        posts || self.seat().is_some_and(|seat| !seat.stream.is_idle().unwrap_or(true))
     }
 
     /// True if `direct` reaches the windows of far peers, by posts.

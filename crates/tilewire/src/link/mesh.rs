@@ -9,7 +9,8 @@ mod near;
 mod network;
 mod windows;
 
-use super::window::{WindowCall, WindowParts};
+use super::registered::WindowRegistry;
+use super::window::{Registration, WindowCall, WindowParts};
 use super::{LineSet, Machine, PostFrom, ShmOptions, ShmTransport, Transport};
 #[cfg(feature = "cuda")]
 use super::{NvlOptions, NvlTransport};
@@ -268,6 +269,18 @@ impl MeshTransport {
         }
     }
 
+    /// A window of which far ranks are reached by posts, if at all. Collective.
+    fn reached(&self, parts: WindowParts) -> Result<WindowParts, TransportError> {
+        match &self.near {
+            Near::Shm(near) if self.domains.len() > 1 && self.posts_windows() => {
+                let region = self.region(near.shared(), &parts)?;
+                Ok(parts.with_posted(region))
+            }
+            // Posts cannot reach the memory of a GPU.
+            _ => Ok(parts.without(|rank| self.is_far(rank))),
+        }
+    }
+
     /// Before this rank waits outside of a launch, everything that its launches posted is delivered. A rank that waits
     /// for what is still on its way would otherwise seem to wait for one that waits for it. Launches on GPUs are looked
     /// at by those who judge.
@@ -400,14 +413,17 @@ impl Transport for MeshTransport {
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         self.deliver_first()?;
         let parts = self.near.transport().window_memory(call)?;
-        match &self.near {
-            Near::Shm(near) if self.domains.len() > 1 && self.posts_windows() => {
-                let region = self.region(near.shared(), &parts)?;
-                Ok(parts.with_posted(region))
-            }
-            // Posts cannot reach the memory of a GPU.
-            _ => Ok(parts.without(|rank| self.is_far(rank))),
-        }
+        self.reached(parts)
+    }
+
+    fn register_window(&self, call: &WindowCall, of: Registration) -> Result<Option<WindowParts>, TransportError> {
+        self.deliver_first()?;
+        let parts = self.near.transport().register_window(call, of)?;
+        parts.map(|parts| self.reached(parts)).transpose()
+    }
+
+    fn windows(&self) -> Option<&WindowRegistry> {
+        self.near.transport().windows()
     }
 
     fn posts_windows(&self) -> bool {

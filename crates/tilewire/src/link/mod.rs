@@ -30,6 +30,7 @@
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs`, `line_set.rs` | [`Window`]; [`LineSet`]: which control lines a window has |
 //! | `puts.rs` | [`Puts`]: the operations on a window, for kernels of one's own |
+//! | `registered.rs` | [`WindowRegistry`]: which memory of a rank is a window |
 //! | `staged.rs` | [`Staged`]: the numbers of a staged pipeline, for schedules of one's own |
 //! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
 #![forbid(unsafe_code)]
@@ -49,6 +50,7 @@ mod mesh;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod puts;
+mod registered;
 mod shm;
 mod staged;
 mod window;
@@ -67,6 +69,7 @@ pub use mesh::{MeshOptions, MeshTransport};
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
 pub use puts::{PutSource, Puts, PutsOptions};
+pub use registered::{Known, MemoryView, PeerView, Registered, WindowRegistry};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
 pub use staged::{Staged, StagedLeg, StagedReceiver, StagedSender};
-pub use window::{Window, WindowCall, WindowParts};
+pub use window::{Registration, Window, WindowCall, WindowParts};

@@ -11,7 +11,8 @@ mod watcher;
 use super::gpu_memory::{Sharing, own_memory, share};
 use super::line_set::{LineSet, LineSets};
 use super::machine::MACHINE;
-use super::window::{WindowCall, WindowParts};
+use super::registered::WindowRegistry;
+use super::window::{Registration, WindowCall, WindowParts};
 use super::{Machine, Transport};
 use crate::cuda::{AbortWord, Buffer, BusyWord, CudaError, Device, Gang, Launches, Seat, Stream};
 use crate::tensor::Memory;
@@ -141,6 +142,7 @@ pub struct NvlTransport {
     desk: Desk,
     layout: Layout,
     sets: LineSets,
+    windows: WindowRegistry,
     copies: u32,
     seat: Seat,
     /// The device memory of every rank, as this rank reaches it. `None` where it cannot.
@@ -311,6 +313,7 @@ impl NvlTransport {
         Ok(NvlTransport {
             desk,
             sets: LineSets::new(layout.geometry().window_sets),
+            windows: WindowRegistry::default(),
             layout,
             copies,
             seat,
@@ -475,6 +478,29 @@ impl Transport for NvlTransport {
         let (device, ordinals, devices) = (self.device(), &self.ordinals, &self.devices);
         let sharing = Sharing { device, ordinals, devices, what: "window" };
         call.agree(&self.desk, &self.sets, |world, bytes| share(world, None, &sharing, bytes))
+    }
+
+    fn register_window(&self, call: &WindowCall, of: Registration) -> Result<Option<WindowParts>, TransportError> {
+        self.not_capturing("registering a window")?;
+        self.check()?;
+        let own = self.device().ordinal();
+        let why = if !self.desk.world.are_threads() {
+            Some("the ranks are processes on GPUs, to which no tensor is passed yet: use Window::allocate")
+        } else if !of.memory.reachable_from().is_device(own) {
+            Some("this rank's device does not reach it: give a tensor of the device, or of link.zeros()")
+        } else {
+            None
+        };
+        let objection = of.objection.or(why.map(|why| TransportError::NotRegistrable { why }));
+        call.agree_over(&self.desk, &self.sets, Registration { objection, ..of }, |world, memory| {
+            let all = world.show("window", Arc::new(memory.clone()), world.deadline())?;
+            let reach = |memory: &Arc<Memory>| memory.reachable_from().is_device(own).then(|| (**memory).clone());
+            Ok(all.unwrap_or_default().iter().map(reach).collect())
+        })
+    }
+
+    fn windows(&self) -> Option<&WindowRegistry> {
+        Some(&self.windows)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

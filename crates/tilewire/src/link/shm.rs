@@ -3,7 +3,8 @@
 
 use super::line_set::{LineSet, LineSets};
 use super::machine::MACHINE;
-use super::window::{WindowCall, WindowParts};
+use super::registered::WindowRegistry;
+use super::window::{Registration, WindowCall, WindowParts};
 use super::{Machine, Transport};
 use crate::tensor::{Memory, Purpose};
 use crate::transport::desk::Desk;
@@ -135,6 +136,7 @@ pub struct ShmTransport {
     table: Option<PeerTable>,
     buffers: LocalBuffers,
     sets: LineSets,
+    windows: WindowRegistry,
     segments: SegmentSet,
     door: Door,
     watch: Watch,
@@ -211,8 +213,8 @@ impl ShmTransport {
         let departures = watch.departures(&world);
         let desk = Desk::new(world, name, &segments, departures);
         let (door, sets) = (desk.door(&segments), LineSets::new(layout.geometry().window_sets));
-        let buffers = LocalBuffers::default();
-        Ok(ShmTransport { desk, layout, machines, table, buffers, sets, segments, door, watch })
+        let (buffers, windows) = (LocalBuffers::default(), WindowRegistry::default());
+        Ok(ShmTransport { desk, layout, machines, table, buffers, sets, windows, segments, door, watch })
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -251,6 +253,21 @@ impl ShmTransport {
     /// The memories of all ranks.
     pub fn table(&self) -> &PeerTable {
         self.table.as_ref().expect("all ranks of this transport are mapped here")
+    }
+
+    /// Options of segments for the ranks that reach each other: they have found their domains before.
+    fn in_own_domains(&self) -> SegmentOptions {
+        let domains = match self.segments.domains() {
+            [_] => Domains::One,
+            several => Domains::Given(several.to_vec()),
+        };
+        SegmentOptions { domains, ..SegmentOptions::default() }
+    }
+
+    /// True if no other rank maps this rank's memory.
+    fn is_alone(&self) -> bool {
+        let me = self.rank().number();
+        self.segments.domains().iter().any(|domain| **domain == [me])
     }
 
     /// The ranks, to meet again.
@@ -386,15 +403,33 @@ impl Transport for ShmTransport {
         self.check()?;
         call.agree(&self.desk, &self.sets, |world, bytes| {
             // These segments' sockets are closed here: the transport's own monitor notices when a peer dies.
-            // The ranks have found their domains before.
-            let domains = match self.segments.domains() {
-                [_] => Domains::One,
-                several => Domains::Given(several.to_vec()),
-            };
-            let options = SegmentOptions { domains, ..SegmentOptions::default() };
-            let segments = world.segments("window", bytes, options, world.deadline())?;
+            let segments = world.segments("window", bytes, self.in_own_domains(), world.deadline())?;
             Ok((0..world.size()).map(|rank| segments.mapped(rank)).collect())
         })
+    }
+
+    fn register_window(&self, call: &WindowCall, of: Registration) -> Result<Option<WindowParts>, TransportError> {
+        self.check()?;
+        let why = if !of.memory.reachable_from().host {
+            Some("it is a device's, and the ranks run on CPUs: give a tensor of link.zeros()")
+        } else if self.desk.world.are_threads() || self.is_alone() || SegmentSet::is_exportable(&of.memory) {
+            None
+        } else {
+            Some("other processes cannot map it: give a tensor of link.zeros(), or use Window::allocate")
+        };
+        let objection = of.objection.or(why.map(|why| TransportError::NotRegistrable { why }));
+        call.agree_over(&self.desk, &self.sets, Registration { objection, ..of }, |world, own| {
+            if let Some(all) = world.show("window", std::sync::Arc::new(own.clone()), world.deadline())? {
+                return Ok(all.iter().map(|memory| Some((**memory).clone())).collect());
+            }
+            let mut mapped = world.exported(own, self.in_own_domains())?;
+            mapped[self.rank().index()] = Some(own.clone());
+            Ok(mapped)
+        })
+    }
+
+    fn windows(&self) -> Option<&WindowRegistry> {
+        Some(&self.windows)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

@@ -1,11 +1,12 @@
 //! Windows: tensors that peers write in one hop, without staging.
 //!
-//! **Why a window allocates.** The memory of an ordinary tensor is kept alive by handles that never leave their thread.
-//! If ranks are processes, no other rank can map it. A peer's handle could neither keep it alive nor reach it. So a
-//! window allocates its tensor itself, in a segment that every rank's handle keeps alive independently.
+//! A window is allocated, in a segment that every rank's handle keeps alive independently, or a tensor that exists is
+//! registered as one. If ranks are threads, any memory of the process will do. Other processes map only memory that is
+//! made for it: that of `link.zeros()`. Ranks that are reached by posts need not map it.
 
 use super::Transport;
 use super::line_set::{LineSet, LineSets};
+use super::registered::{Known, MemoryView, Registered};
 use crate::tensor::{Element, Memory, Tensor, Type};
 use crate::transport::desk::Desk;
 use crate::transport::proxy::PostedRegion;
@@ -13,7 +14,8 @@ use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{Rank, TransportError};
 use std::fmt;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A tensor on every rank that every rank can write.
 ///
@@ -39,12 +41,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// window's own rank keeps the handle, or something built with it. A post that comes later breaks the transport.
 pub struct Window<T: Element> {
     tensor: Tensor<T>,
-    peers: Vec<Option<Memory>>,
-    /// The windows of far ranks.
-    posted: Option<PostedRegion>,
-    lines: LineSet,
-    /// The number that rank 0 gave it, so that two sides cannot confuse two different windows.
-    number: String,
+    registered: Arc<Registered>,
+    /// True once this handle was deregistered.
+    is_over: AtomicBool,
+}
+
+/// Memory that is to be a window, for [`Transport::register_window`].
+#[derive(Debug)]
+pub struct Registration {
+    /// This rank's memory.
+    pub memory: Memory,
+    /// The window that it is already, on this rank.
+    pub again: Option<Arc<Registered>>,
+    /// Why this rank cannot register it. All ranks hear of it.
+    pub objection: Option<TransportError>,
 }
 
 /// A rank's request for a window, for [`Transport::window_memory`].
@@ -104,6 +114,31 @@ impl WindowCall {
         sets: &LineSets,
         space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<WindowParts, TransportError> {
+        let parts = self.agree_on(desk, sets, ("allocated", None), space)?;
+        Ok(parts.expect("an allocated window is new"))
+    }
+
+    /// Agrees with all ranks of a desk on a window over memory that they have. `share` returns the memory of every
+    /// rank. `None` if it is the same window on all ranks already.
+    pub(super) fn agree_over(
+        &self,
+        desk: &Desk,
+        sets: &LineSets,
+        of: Registration,
+        share: impl FnOnce(&Shared, &Memory) -> Result<Vec<Option<Memory>>, TransportError>,
+    ) -> Result<Option<WindowParts>, TransportError> {
+        let Registration { memory, again, objection } = of;
+        let which = again.map_or("registered".to_string(), |window| format!("window {} again", window.number()));
+        self.agree_on(desk, sets, (&which, objection), |world, _| share(world, &memory))
+    }
+
+    fn agree_on(
+        &self,
+        desk: &Desk,
+        sets: &LineSets,
+        (which, objection): (&str, Option<TransportError>),
+        space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
+    ) -> Result<Option<WindowParts>, TransportError> {
         let (world, size, WindowCall { what, ty, len }) = (&desk.world, self.ty.size(), self);
         let deadline = world.deadline();
         let fits = |len: usize| len.checked_mul(size).is_some_and(|bytes| bytes <= isize::MAX as usize);
@@ -111,13 +146,17 @@ impl WindowCall {
         let said = Parameters::new("window")
             .with("transport", &desk.name)
             .with("element type", ty)
+            .with("memory", which)
             // Relaxed: it only has to differ each time.
             .with("sets in use", sets.said())
             .with("number", NUMBER.fetch_add(1, Ordering::Relaxed))
             .with("length", len)
-            .object((!fits(*len)).then_some(TransportError::TooLarge))
+            .object((!fits(*len)).then_some(TransportError::TooLarge).or(objection))
             .agree(world, &["sets in use", "number", "length"], deadline);
         let said = gathering.agreed(said)?;
+        if which.ends_with("again") {
+            return Ok(None);
+        }
         let number = said[0][said[0].len() - 2].clone();
         // All ranks come to the same, also if there is none.
         let lines = sets.take(said.iter().map(|of| of[of.len() - 3].as_str()))?;
@@ -133,7 +172,7 @@ impl WindowCall {
         let space = world.all_have("window", space(world, bytes), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
         let parts = WindowParts::mapped(number, lens.iter().zip(&space).map(part).collect());
-        Ok(WindowParts { lines, ..parts })
+        Ok(Some(WindowParts { lines, ..parts }))
     }
 }
 
@@ -150,14 +189,127 @@ impl<T: Element> Window<T> {
     pub fn allocate(transport: &dyn Transport, len: usize) -> Result<Window<T>, TransportError> {
         let what = format!("Window::allocate of {len} {} at {}", T::TYPE, Location::caller());
         let parts = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
-        let WindowParts { number, peers, posted, lines } = parts;
         let rank = transport.rank();
-        let own = peers.get(rank.index()).and_then(Clone::clone);
+        let own = parts.peers.get(rank.index()).and_then(Clone::clone);
         // Host access to memory that peers write must be atomic, and tensors use atomics only for shared memory.
         let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
-        Ok(Window { tensor: Tensor::over(own, len), peers, posted, lines, number })
+        Ok(Window::over(Tensor::over(own, len), parts, Some(transport)))
+    }
+
+    /// Makes a window of a tensor that exists. Collective: every rank of the transport calls it with a tensor of the
+    /// same element type. The lengths may differ. The tensor must have no gaps.
+    ///
+    /// - Where ranks are threads of one process, any memory will do. Where they are processes, peers must be able to map
+    ///   it: that of [`zeros`](super::Tensors::zeros) and [`tensor`](super::Tensors::tensor) of the transport. Far ranks
+    ///   need not map it: they post.
+    /// - From now on, all handles to a thread's own memory access it by atomics, because peers may be writing. It has no
+    ///   [`cells`](Tensor::cells) any more, and memory whose cells were taken is refused.
+    /// - The same tensor may be registered several times, on all ranks alike: it is one window, which counts its
+    ///   handles. Memory that shares only some bytes with a window is refused.
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport, Window};
+    /// use tilewire::{Tensor, World, all_gather};
+    ///
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (inp, out) = (Tensor::from_slice(&[world.rank().number()]), Tensor::<u32>::zeros(2));
+    ///     let window = Window::register(&link, &out)?;
+    ///     all_gather(&link, &out, &inp).window(&window).run()?; // one hop
+    ///     assert_eq!(out.to_vec(), [0, 1]);
+    ///     window.deregister(&link)?;
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    #[track_caller]
+    pub fn register(transport: &dyn Transport, tensor: &Tensor<T>) -> Result<Window<T>, TransportError> {
+        let (memory, len) = (tensor.memory(), tensor.len());
+        let what = format!("Window::register of {len} {} at {}", T::TYPE, Location::caller());
+        let range = |memory: &Memory| {
+            let start = memory.start().addr().get();
+            [start, start + memory.bytes()]
+        };
+        let is_plain = tensor.is_contiguous() && memory.covered() == len * T::TYPE.size();
+        let (again, objection) = match transport.windows().map(|windows| windows.find(memory)) {
+            _ if !is_plain => (
+                None,
+                Some(TransportError::NotRegistrable { why: "its rows have gaps or repeat: register the whole tensor" }),
+            ),
+            Some(Known::Overlaps(window)) => {
+                let (range, window) = (range(memory), range(window.own()));
+                (None, Some(TransportError::OverlapsWindow { range, window }))
+            }
+            Some(Known::Again(window)) => (Some(window), None),
+            _ if !memory.share() => {
+                let why = "another thread owns it, it was lent, or host code took its cells: copy it into a tensor of \
+                           link.zeros()";
+                (None, Some(TransportError::NotRegistrable { why }))
+            }
+            _ => (None, None),
+        };
+        let known = again.clone();
+        let registration = Registration { memory: memory.clone(), again, objection };
+        let call = WindowCall { what, ty: T::TYPE, len };
+        match (transport.register_window(&call, registration)?, known) {
+            (None, Some(registered)) => {
+                registered.add_handle();
+                Ok(Window { tensor: tensor.clone(), registered, is_over: AtomicBool::new(false) })
+            }
+            (Some(parts), _) => Ok(Window::over(tensor.clone(), parts, Some(transport))),
+            (None, None) => Err(TransportError::NoWindows),
+        }
+    }
+
+    fn over(tensor: Tensor<T>, parts: WindowParts, transport: Option<&dyn Transport>) -> Window<T> {
+        let registered = Registered::new(tensor.memory().clone(), parts);
+        if let Some(windows) = transport.and_then(Transport::windows) {
+            windows.add(&registered);
+        }
+        Window { tensor, registered, is_over: AtomicBool::new(false) }
+    }
+
+    /// Ends this handle's registration. With the last one, the window is over: what was built with it can no longer be
+    /// launched, and the tensor may be registered again. All ranks call it, and none waits for another. The memory stays
+    /// alive until the last handle is dropped, here and at the peers.
+    ///
+    /// Returns [`InFlight`](TransportError::InFlight), and changes nothing, while launches of this rank may use it. A
+    /// handle that is dropped ends its registration, too, but what was built with the window stays usable.
+    pub fn deregister(&self, transport: &dyn Transport) -> Result<(), TransportError> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(TransportError::Deregistered { number: self.number().to_string() });
+        }
+        if transport.is_in_flight() {
+            return Err(TransportError::InFlight);
+        }
+        self.is_over.store(true, Ordering::Relaxed);
+        self.registered.remove_handle(true);
+        Ok(())
+    }
+
+    /// Where a rank's window is mapped here; 0 if this rank's kernels cannot load and store in it.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn address(&self, rank: Rank) -> u64 {
+        self.registered.address(rank)
+    }
+
+    /// The window of all ranks, as this rank reaches them.
+    pub fn view(&self) -> MemoryView {
+        self.registered.view()
+    }
+
+    /// The window without its element type.
+    pub(crate) fn registered(&self) -> &Arc<Registered> {
+        &self.registered
+    }
+
+    /// The error if this handle was deregistered.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// A window on the ranks of [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks), which one thread
@@ -175,9 +327,11 @@ impl<T: Element> Window<T> {
         let sets: Vec<&LineSets> = ranks.iter().map(|rank| rank.sets()).collect();
         let window = |(memory, lines): (&Memory, LineSet)| {
             let tensor = Tensor::over(memory.clone(), len);
-            Window { tensor, peers: peers.clone(), posted: None, lines, number: number.clone() }
+            let parts = WindowParts { lines, ..WindowParts::mapped(number.clone(), peers.clone()) };
+            (tensor, parts)
         };
-        Ok(peers.iter().flatten().zip(LineSets::take_all(&sets)?).map(window).collect())
+        let windows = peers.iter().flatten().zip(LineSets::take_all(&sets)?).map(window);
+        Ok(windows.zip(ranks).map(|((tensor, parts), rank)| Window::over(tensor, parts, Some(rank))).collect())
     }
 
     /// A window over tensors of one thread that plays all ranks, for kernels that are traced and never launched.
@@ -190,13 +344,12 @@ impl<T: Element> Window<T> {
         let peers = tensors.iter().map(|tensor| Some(tensor.memory().clone())).collect();
         let parts = WindowParts::mapped("rehearsed".to_string(), peers);
         let parts = posted.map_or(parts.clone(), |posted| parts.with_posted(posted));
-        let WindowParts { number, peers, posted, .. } = parts;
-        Window { tensor: tensors[rank.index()].clone(), peers, posted, lines, number }
+        Window::over(tensors[rank.index()].clone(), WindowParts { lines, ..parts }, None)
     }
 
     /// Names this window on all ranks.
     pub fn number(&self) -> &str {
-        &self.number
+        self.registered.number()
     }
 
     /// This rank's elements.
@@ -209,34 +362,42 @@ impl<T: Element> Window<T> {
     /// # Panics
     /// If there is no such rank.
     pub fn peer(&self, rank: Rank) -> Option<&Memory> {
-        self.peers[rank.index()].as_ref()
+        self.peers()[rank.index()].as_ref()
     }
 
     /// The windows of far ranks, which only posts reach: `direct` writes them. `None` if there are no far ranks.
     pub fn posted(&self) -> Option<&PostedRegion> {
-        self.posted.as_ref()
+        self.registered.parts().posted.as_ref()
     }
 
     /// Its control lines. Launches that use only the lines of different windows may be in flight at the same time.
     pub fn lines(&self) -> &LineSet {
-        &self.lines
+        &self.registered.parts().lines
     }
 
     /// The windows of all ranks, in rank order, as this rank reaches them.
     pub fn peers(&self) -> &[Option<Memory>] {
-        &self.peers
+        &self.registered.parts().peers
     }
 
     /// The windows of all ranks, in rank order, as banks of a kernel's parameter, which must all have the same length.
     /// `None` if this rank cannot reach one of them.
     pub fn banks(&self) -> Option<Vec<Memory>> {
-        self.peers.iter().cloned().collect()
+        self.peers().iter().cloned().collect()
+    }
+}
+
+impl<T: Element> Drop for Window<T> {
+    fn drop(&mut self) {
+        if !*self.is_over.get_mut() {
+            self.registered.remove_handle(false);
+        }
     }
 }
 
 impl<T: Element> fmt::Debug for Window<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Window({:?} of {} ranks)", self.tensor, self.peers.len())
+        write!(f, "Window({:?} of {} ranks)", self.tensor, self.peers().len())
     }
 }
 

@@ -9,10 +9,12 @@
 //!  shared (with ranks or a device)      atomic accesses on any thread      run in calls made on any thread
 //!  on a device, out of the host's reach copies by the driver               none
 //! ```
+//! A thread's own bytes become shared when they are registered as a window, for all handles to them.
+//!
 //! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses happen there.
 //! [`bytes_of`] and the CPU engine take handles, which may come from other threads, so they compare threads.
 
-use super::memory::{DeviceBytes, Held, Memory};
+use super::memory::{Access, DeviceBytes, Memory};
 use super::reach::ReachableFrom;
 use std::cell::Cell;
 use std::error::Error;
@@ -118,7 +120,7 @@ errors! {
 /// ```
 pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
     here(memory)?;
-    if let (Held::Device(device), false) = (memory.held(), memory.is_contiguous()) {
+    if let (Access::Device(device), false) = (memory.access(), memory.is_contiguous()) {
         let (rows, mut out) = (memory.rows(), vec![0; memory.covered()]);
         let copied = device.read_rows(memory.start().addr().get() as u64, rows.width, rows.stride, &mut out);
         return copied.map(|()| out).map_err(|source| failed(memory, false, source));
@@ -128,24 +130,24 @@ pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
         return rows.map(|rows| rows.concat());
     }
     let (start, bytes) = (memory.start(), memory.bytes());
-    match memory.held() {
-        Held::Device(device) => {
+    match memory.access() {
+        Access::Device(device) => {
             let mut out = vec![0; bytes];
             let copied = device.read(start.addr().get() as u64, &mut out);
             copied.map(|()| out).map_err(|source| failed(memory, false, source))
         }
-        Held::Shared(_) => {
+        Access::Shared => {
             // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference
             // to them exists, so writes by others meet only atomic loads here.
             let byte = |at| unsafe { AtomicU8::from_ptr(start.as_ptr().add(at)) }.load(Ordering::Relaxed);
             Ok((0..bytes).map(byte).collect())
         }
-        Held::Own(home, _) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
+        Access::Own(home) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
         // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
         // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
         // makes calls that run kernels on it, and that thread is busy here. The borrow ends with the copy, so no
         // reference outlives a later write through another handle.
-        Held::Own(..) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
+        Access::Own(_) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
     }
 }
 

@@ -42,18 +42,32 @@ unsafe impl Sync for Memory {}
 struct Keep {
     reach: ReachableFrom,
     held: Held,
+    /// True once peers may write bytes that were one thread's own: from then on they are shared.
+    shared: AtomicBool,
+    /// True once host code has had the elements in place, which it may still have.
+    celled: AtomicBool,
     /// True once memory that was lent has gone back to its owner; `None` if it is not lent.
     returned: Option<AtomicBool>,
 }
 
 /// What keeps the bytes alive, and how host code may touch them: see `access`.
-pub(super) enum Held {
+enum Held {
     /// The bytes belong to one thread.
     Own(HomeThread, Alive),
     /// Other threads, processes or devices may write them at any time.
     Shared(Alive),
     /// The bytes are out of the host's reach.
     Device(Arc<dyn DeviceBytes>),
+}
+
+/// How host code may touch bytes now: see `access`.
+pub(super) enum Access<'m> {
+    /// As one thread's own.
+    Own(HomeThread),
+    /// By atomics, because others may write them.
+    Shared,
+    /// By copies.
+    Device(&'m Arc<dyn DeviceBytes>),
 }
 
 /// Keeps bytes alive until it is dropped.
@@ -152,6 +166,13 @@ pub trait DeviceBytes: Send + Sync {
     }
 }
 
+impl Keep {
+    #[inline]
+    fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Acquire)
+    }
+}
+
 impl Memory {
     /// Minimum alignment of allocations of a page or more by tilewire: one page, so that vector accesses never split,
     /// and non-temporal stores and registration with a NIC need no special case.
@@ -207,7 +228,8 @@ impl Memory {
         held: Held,
         returned: Option<AtomicBool>,
     ) -> Memory {
-        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held, returned }) }
+        let keep = Keep { reach, held, shared: AtomicBool::new(false), celled: AtomicBool::new(false), returned };
+        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(keep) }
     }
 
     /// As [`foreign`](Memory::foreign), for rows: nothing is required of the bytes between them.
@@ -316,15 +338,48 @@ impl Memory {
 
     /// How host code may touch the bytes. Private to `tensor`, the only module that does.
     #[inline]
-    pub(super) fn held(&self) -> &Held {
-        &self.keep.held
+    pub(super) fn access(&self) -> Access<'_> {
+        match &self.keep.held {
+            Held::Own(home, _) if !self.keep.is_shared() => Access::Own(*home),
+            Held::Own(..) | Held::Shared(_) => Access::Shared,
+            Held::Device(bytes) => Access::Device(bytes),
+        }
+    }
+
+    /// From now on, peers may write the bytes: all handles access them with atomics. Returns false, and changes nothing,
+    /// if host code may have the elements in place, if another thread owns the bytes, or if they were lent.
+    pub(crate) fn share(&self) -> bool {
+        // Relaxed: host code takes elements in place on the home thread alone, and that is this one.
+        let is_celled = self.keep.celled.load(Ordering::Relaxed);
+        match &self.keep.held {
+            Held::Own(home, _) if !home.is_here() || is_celled || self.is_lent() => false,
+            Held::Own(..) => {
+                // Release: whoever finds the bytes shared also finds what this thread has written.
+                self.keep.shared.store(true, Ordering::Release);
+                true
+            }
+            Held::Shared(_) | Held::Device(_) => true,
+        }
+    }
+
+    /// Host code has the elements in place.
+    pub(super) fn note_cells(&self) {
+        self.keep.celled.store(true, Ordering::Relaxed);
+    }
+
+    /// What keeps the bytes of host memory alive.
+    pub(crate) fn kept_by(&self) -> Option<&(dyn Any + Send + Sync)> {
+        match &self.keep.held {
+            Held::Own(_, alive) | Held::Shared(alive) => Some(&**alive),
+            Held::Device(_) => None,
+        }
     }
 
     /// The only thread whose calls may run CPU-engine kernels on the bytes. `None` if any thread's calls may.
     pub(crate) fn home(&self) -> Option<HomeThread> {
-        match &self.keep.held {
-            Held::Own(home, _) => Some(*home),
-            Held::Shared(_) | Held::Device(_) => None,
+        match self.access() {
+            Access::Own(home) => Some(home),
+            Access::Shared | Access::Device(_) => None,
         }
     }
 
@@ -355,16 +410,17 @@ impl Memory {
         Memory { purpose, ..self }
     }
 
-    /// The same bytes under new handles, which keep `guard` alive, too. Not for memory that is lent.
+    /// The same bytes under new handles, which keep `guard` alive, too.
+    ///
+    /// # Panics
+    /// For memory of one thread: the new handles would not know when it becomes shared.
     pub(crate) fn holding(self, guard: Guard) -> Memory {
-        debug_assert!(!self.is_lent(), "nobody would end the lending of the new handles");
         let held = match &self.keep.held {
-            Held::Own(home, alive) => Held::Own(*home, Arc::new((alive.clone(), guard))),
+            Held::Own(..) => panic!("{self:?} is one thread's own"),
             Held::Shared(alive) => Held::Shared(Arc::new((alive.clone(), guard))),
             Held::Device(bytes) => Held::Device(Arc::new(Guarded { bytes: bytes.clone(), guard })),
         };
-        let keep = Arc::new(Keep { reach: self.keep.reach.clone(), held, returned: None });
-        Memory { keep, ..self }
+        Memory { keep: Memory::of(self.start, 0, self.keep.reach.clone(), held).keep, ..self }
     }
 
     /// The same memory with another operation number, if it carries one.
@@ -452,7 +508,7 @@ impl Memory {
 
     /// True if other threads, processes or devices may write the bytes at any time. Host code then uses atomics only.
     pub fn is_shared(&self) -> bool {
-        matches!(self.keep.held, Held::Shared(_))
+        matches!(self.access(), Access::Shared)
     }
 
     /// True if two handles share a byte. Interleaved columns of one matrix share none.

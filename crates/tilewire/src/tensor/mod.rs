@@ -41,7 +41,7 @@ pub(crate) use crate::ir::ring::{Posted, PostedNotice, PostedSpan};
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
 use crate::ir::scalar::AnyBits;
-use memory::Held;
+use memory::Access;
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
@@ -293,12 +293,12 @@ impl<T: Element> Tensor<T> {
     pub fn try_get(&self, i: usize) -> Result<T, AccessError> {
         assert!(i < self.len(), "element {i} of a tensor of {}", self.len());
         access::here(&self.memory)?;
-        match self.memory.held() {
+        match self.memory.access() {
             // SAFETY: the element is inside, in memory of this thread.
-            Held::Own(..) => Ok(unsafe { self.read_own(i) }),
+            Access::Own(_) => Ok(unsafe { self.read_own(i) }),
             // SAFETY: the element is inside, in shared memory.
-            Held::Shared(_) => Ok(unsafe { self.read_shared(i) }),
-            Held::Device(_) => Ok(element(&bytes_of(self.slice(i..i + 1).memory())?)),
+            Access::Shared => Ok(unsafe { self.read_shared(i) }),
+            Access::Device(_) => Ok(element(&bytes_of(self.slice(i..i + 1).memory())?)),
         }
     }
 
@@ -317,14 +317,14 @@ impl<T: Element> Tensor<T> {
     pub fn try_set(&self, i: usize, value: T) -> Result<(), AccessError> {
         assert!(i < self.len(), "element {i} of a tensor of {}", self.len());
         self.written()?;
-        match self.memory.held() {
+        match self.memory.access() {
             // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` returns `Cell`s,
             // which allow writes through other handles of this thread. Tensors never leave this thread, the only one
             // whose calls run kernels on the memory.
-            Held::Own(..) => unsafe { self.start().add(self.grid.place(i)).write(value) },
+            Access::Own(_) => unsafe { self.start().add(self.grid.place(i)).write(value) },
             // SAFETY: the element is inside, in shared memory.
-            Held::Shared(_) => unsafe { self.write_shared(i, value.to_bits()) },
-            Held::Device(_) => return self.slice(i..i + 1).try_write([value].into_iter()),
+            Access::Shared => unsafe { self.write_shared(i, value.to_bits()) },
+            Access::Device(_) => return self.slice(i..i + 1).try_write([value].into_iter()),
         }
         Ok(())
     }
@@ -353,12 +353,12 @@ impl<T: Element> Tensor<T> {
     /// As [`to_vec`](Tensor::to_vec), but returns the error if a copy from a device fails.
     pub fn try_to_vec(&self) -> Result<Vec<T>, AccessError> {
         access::here(&self.memory)?;
-        match self.memory.held() {
+        match self.memory.access() {
             // SAFETY: every element is inside, in memory of this thread.
-            Held::Own(..) => Ok((0..self.len()).map(|i| unsafe { self.read_own(i) }).collect()),
+            Access::Own(_) => Ok((0..self.len()).map(|i| unsafe { self.read_own(i) }).collect()),
             // SAFETY: every element is inside, in shared memory.
-            Held::Shared(_) => Ok((0..self.len()).map(|i| unsafe { self.read_shared(i) }).collect()),
-            Held::Device(_) => {
+            Access::Shared => Ok((0..self.len()).map(|i| unsafe { self.read_shared(i) }).collect()),
+            Access::Device(_) => {
                 let row: Vec<T> = bytes_of(&self.memory)?.chunks_exact(size_of::<T>()).map(element).collect();
                 Ok(if self.grid.is_expanded() { row.repeat(self.grid.rows) } else { row })
             }
@@ -380,7 +380,7 @@ impl<T: Element> Tensor<T> {
     pub fn try_copy_from(&self, data: &[T]) -> Result<(), AccessError> {
         assert_eq!(data.len(), self.len(), "copy of {} elements into a tensor of {}", data.len(), self.len());
         self.written()?;
-        if let Held::Own(..) = self.memory.held()
+        if let Access::Own(_) = self.memory.access()
             && self.is_contiguous()
         {
             // SAFETY: as in `try_set`, for every element: the lengths are equal. Foreign memory may overlap `data`.
@@ -393,16 +393,16 @@ impl<T: Element> Tensor<T> {
     /// Overwrites all elements with `len` new ones, on a device in one copy.
     fn try_write(&self, elements: impl Iterator<Item = T>) -> Result<(), AccessError> {
         self.written()?;
-        match self.memory.held() {
-            Held::Own(..) => (0..self.len()).zip(elements).for_each(|(i, x)| {
+        match self.memory.access() {
+            Access::Own(_) => (0..self.len()).zip(elements).for_each(|(i, x)| {
                 // SAFETY: as in `try_set`: `zip` ends with the tensor.
                 unsafe { self.start().add(self.grid.place(i)).write(x) }
             }),
-            Held::Shared(_) => {
+            Access::Shared => {
                 // SAFETY: every element is inside, in shared memory: `zip` ends with the tensor.
                 (0..self.len()).zip(elements).for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) })
             }
-            Held::Device(device) => {
+            Access::Device(device) => {
                 let mut bytes = Vec::with_capacity(self.memory.covered());
                 elements.for_each(|x| bytes.extend_from_slice(&x.to_bits().to_le_bytes()[..size_of::<T>()]));
                 access::write_to_device(&self.memory, &**device, &bytes)?;
@@ -424,7 +424,7 @@ impl<T: Element> Tensor<T> {
     /// not every byte is a valid one.
     ///
     /// # Panics
-    /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
+    /// For a tensor in a window or one that was registered as one, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
     /// [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat: take
     /// one of its [`rows`](Tensor::rows).
     pub fn cells(&self) -> &[Cell<T>]
@@ -437,14 +437,16 @@ impl<T: Element> Tensor<T> {
         );
         // The cells could outlive the loan.
         assert!(!self.memory.is_lent(), "a tensor that was lent has no cells: use get, set or to_vec");
-        match self.memory.held() {
+        // Memory with cells never becomes shared: see `Memory::share`.
+        self.memory.note_cells();
+        match self.memory.access() {
             // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and
             // any bytes are valid elements. The handle keeps them alive for the borrow. `Cell<T>` has T's layout and
             // allows writes through other handles of this thread. A reference to cells cannot leave this thread either,
             // and only its calls run kernels on the memory.
-            Held::Own(..) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len()) },
-            Held::Shared(_) => panic!("a window has no cells, since peers may write it: use get, set or to_vec"),
-            Held::Device(_) => panic!("a tensor on a device has no cells: use get, set or to_vec"),
+            Access::Own(_) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len()) },
+            Access::Shared => panic!("a window has no cells, since peers may write it: use get, set or to_vec"),
+            Access::Device(_) => panic!("a tensor on a device has no cells: use get, set or to_vec"),
         }
     }
 

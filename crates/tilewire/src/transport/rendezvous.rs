@@ -21,7 +21,7 @@ use super::rank::Rank;
 use super::segment::{SegmentOptions, SegmentSet};
 use super::status::Verdict;
 use super::world::World;
-use crate::tensor::NoMemory;
+use crate::tensor::{Memory, NoMemory};
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -246,6 +246,20 @@ impl Shared {
         set.ok_or_else(|| TransportError::Peer { rank: Rank::new(0), what: what() })
     }
 
+    /// The memory of all ranks that map each other's, except this rank's: each gives what it has in a file of its own
+    /// ([`SegmentSet::exportable`]). Collective among processes.
+    pub(crate) fn exported(
+        &self,
+        own: &Memory,
+        options: SegmentOptions,
+    ) -> Result<Vec<Option<Memory>>, TransportError> {
+        let deadline = self.deadline();
+        let said = self.gather("window/exports", SegmentSet::export_said(own).as_bytes(), deadline)?;
+        // The transport's sockets belong to its monitor, so open others for this one exchange.
+        let mut control = self.segments("window exports", 0, options, deadline)?;
+        Ok(control.swap_exports(own, &said, deadline)?)
+    }
+
     /// Step 3: returns what this rank has, once every rank has it.
     pub(crate) fn all_have<T>(
         &self,
@@ -338,6 +352,25 @@ pub enum TransportError {
     },
     /// More windows at the same time than posts can name.
     TooManyWindows,
+    /// Memory that cannot be registered as a window.
+    NotRegistrable {
+        /// Why, and what to do.
+        why: &'static str,
+    },
+    /// Memory that shares bytes with a window, but is not the same.
+    OverlapsWindow {
+        /// The first byte and the end of the memory.
+        range: [usize; 2],
+        /// Those of the window.
+        window: [usize; 2],
+    },
+    /// A window that was deregistered.
+    Deregistered {
+        /// Its number.
+        number: String,
+    },
+    /// Launches that may still use what is to be deregistered.
+    InFlight,
     /// More windows at the same time than the transport has sets of control lines.
     NoLineSet {
         /// Its sets.
@@ -393,6 +426,14 @@ errors! {
             "the domains {domains:?} do not contain each of the {ranks} ranks, counted from 0, exactly once",
         TooManyWindows => "there are 65535 windows already, as many as posts can name: drop windows on all ranks, or make \
              one large window and slice it",
+        NotRegistrable { why } => "this memory cannot be registered as a window: {why}",
+        OverlapsWindow { range: [start, end], window: [first, last] } =>
+            "bytes {start:#x}..{end:#x} share some, but not all, with the window at {first:#x}..{last:#x}: register the \
+             whole tensor, and use slices of it",
+        Deregistered { number } =>
+            "window {number} was deregistered: register its tensor again on all ranks, and build the collective again",
+        InFlight =>
+            "launches of this rank may still use the window: wait for them (sync) before it is deregistered",
         NoLineSet { sets } =>
             "all {sets} sets of control lines for windows are in use: drop windows, and what was built with them, on all \
              ranks, or make the transport with a larger `window_sets`",

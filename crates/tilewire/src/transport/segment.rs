@@ -188,6 +188,53 @@ impl SegmentSet {
         Memory::try_zeroed(bytes).map_err(|error| SegmentError::NoMemory { bytes, shortage: error.shortage })
     }
 
+    /// True if other processes can map this memory: it is part of memory that [`exportable`](Self::exportable) made.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_exportable(memory: &Memory) -> bool {
+        processes::Export::of(memory).is_some()
+    }
+
+    /// No memory is.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn is_exportable(_: &Memory) -> bool {
+        false
+    }
+
+    /// What the others need to know to map this memory, in words.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn export_said(memory: &Memory) -> String {
+        processes::Export::of(memory).map_or_else(String::new, |export| export.said())
+    }
+
+    /// There are no processes.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn export_said(_: &Memory) -> String {
+        String::new()
+    }
+
+    /// Passes this rank's exportable memory to every process of its domain, and maps theirs, of which each has said
+    /// where it is. Collective.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn swap_exports(
+        &mut self,
+        own: &Memory,
+        said: &[Vec<u8>],
+        deadline: super::deadline::Deadline,
+    ) -> Result<Vec<Option<Memory>>, SegmentError> {
+        processes::swap_exports(&self.control.sockets, own, said, deadline)
+    }
+
+    /// There are no processes.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn swap_exports(
+        &mut self,
+        _: &Memory,
+        _: &[Vec<u8>],
+        _: super::deadline::Deadline,
+    ) -> Result<Vec<Option<Memory>>, SegmentError> {
+        Err(SegmentError::Unsupported)
+    }
+
     /// The abort word of a rank.
     ///
     /// # Panics
@@ -335,8 +382,8 @@ mod processes {
     use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
     use super::{
-        Arc, COMPARED, ControlSockets, Exchange, HEADER, Mapping, Memory, MemoryLeft, SegmentError, SegmentOptions,
-        SegmentSet, shadow,
+        Arc, COMPARED, ControlSockets, Exchange, HEADER, Mapping, Memory, MemoryLeft, ReachableFrom, SegmentError,
+        SegmentOptions, SegmentSet, shadow,
     };
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -475,7 +522,69 @@ mod processes {
         // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking,
         // and lives as long as the keep-alive that is passed along. It was made here, so nobody else has its address or
         // descriptor.
-        Ok(unsafe { Memory::foreign(start, bytes, Arc::new((mapping, file))) })
+        Ok(unsafe { Memory::foreign(start, bytes, Arc::new(Exportable { mapping, file, total })) })
+    }
+
+    /// A file and its mapping here.
+    struct Exportable {
+        mapping: Mapping,
+        file: OwnedFd,
+        /// Bytes of the file.
+        total: usize,
+    }
+
+    /// A part of such a file.
+    pub(super) struct Export<'m> {
+        of: &'m Exportable,
+        /// The first byte, counted from the header's end.
+        offset: usize,
+        bytes: usize,
+    }
+
+    impl Export<'_> {
+        pub(super) fn of(memory: &Memory) -> Option<Export<'_>> {
+            let of = memory.kept_by()?.downcast_ref::<Exportable>()?;
+            let offset = memory.start().addr().get().checked_sub(of.mapping.bytes().addr().get())?;
+            Some(Export { of, offset, bytes: memory.bytes() })
+        }
+
+        pub(super) fn said(&self) -> String {
+            format!("{} {} {}", self.of.total, self.offset, self.bytes)
+        }
+    }
+
+    pub(super) fn swap_exports(
+        sockets: &[Option<OwnedFd>],
+        own: &Memory,
+        said: &[Vec<u8>],
+        deadline: Deadline,
+    ) -> Result<Vec<Option<Memory>>, SegmentError> {
+        // A rank that is alone in its domain shares nothing, whatever its memory is.
+        if sockets.iter().all(Option::is_none) {
+            return Ok(said.iter().map(|_| None).collect());
+        }
+        let usage = |what: String| SegmentError::Usage { what };
+        let export = Export::of(own).ok_or_else(|| usage("memory that cannot be passed on".to_string()))?;
+        let files = swap_descriptors(sockets, export.of.file.as_fd(), deadline)?;
+        let map = |(file, said): (Option<OwnedFd>, &Vec<u8>)| {
+            let Some(file) = file else { return Ok(None) };
+            let text = String::from_utf8_lossy(said);
+            let numbers: Vec<usize> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
+            let wrong = || usage(format!("memory {text:?} of another rank"));
+            let [total, offset, bytes] = numbers[..] else { return Err(wrong()) };
+            let end = offset.checked_add(bytes).and_then(|end| end.checked_add(HEADER));
+            if end.is_none_or(|end| end > total) {
+                return Err(wrong());
+            }
+            let mapping = memfd::map(file.as_fd(), total, false)?;
+            let start = mapping.bytes();
+            // SAFETY: the mapping holds a header and at least `offset + bytes` more (just compared with the size of the
+            // file, which `map` has checked and which is sealed), initialised, and lives as long as the keep-alive.
+            // Other processes write it, so it is shared, and nobody has a reference to it.
+            let whole = unsafe { Memory::shared(start, offset + bytes, ReachableFrom::HOST, Arc::new(mapping)) };
+            Ok(Some(whole.part(offset, bytes)))
+        };
+        files.into_iter().zip(said).map(map).collect()
     }
 
     /// The packet that accompanies a passed descriptor.

@@ -16,6 +16,7 @@ mod own_schedules;
 mod posted_fitness;
 mod posted_windows;
 mod posts;
+mod registered_windows;
 mod requirements;
 mod segment;
 mod segment_processes;

@@ -158,7 +158,12 @@ fn lifecycles(world: &World, link: &dyn Transport) -> Result<(), RankError> {
     let number = |rank: u32, life: u32, which: u32| (rank * 1000 + life * 10 + which) as f32;
     let (me, before) = (world.rank().number(), world.previous().number());
     for life in 0..20 {
-        let [first, second] = [Window::<f32>::allocate(link, LEN)?, Window::allocate(link, LEN)?];
+        // One of them is registered in every other life.
+        let second = match life % 2 {
+            0 => Window::<f32>::allocate(link, LEN)?,
+            _ => Window::register(link, &link.zeros(LEN)?)?,
+        };
+        let first = Window::<f32>::allocate(link, LEN)?;
         let inputs = [0, 1].map(|which| Tensor::from_fn(LEN, |i| number(me, life, which) + i as f32 / 512.0));
         let outboxes = [link.zeros::<f32>(LEN)?, link.zeros(LEN)?];
         let (traced, posted) = at_once(link, &[&first, &second], [&inputs, &outboxes])?;
