@@ -8,12 +8,13 @@ use crate::tensor::{Memory, Purpose};
 use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
 use crate::transport::local_buffer::LocalBuffers;
+use crate::transport::offer::Accepted;
 use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Pairing,
-    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
+    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Offer,
+    Pairing, PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
 };
 use std::fmt;
 use std::ops::Range;
@@ -125,6 +126,7 @@ pub struct ShmTransport {
     /// `None` if the memory of some ranks is not mapped here.
     table: Option<PeerTable>,
     buffers: LocalBuffers,
+    accepted: Accepted,
     segments: SegmentSet,
     door: Door,
     watch: Watch,
@@ -200,7 +202,17 @@ impl ShmTransport {
         let departures = watch.departures(&world);
         let desk = Desk::new(world, name, &segments, departures);
         let door = desk.door(&segments);
-        Ok(ShmTransport { desk, layout, machines, table, buffers: LocalBuffers::default(), segments, door, watch })
+        Ok(ShmTransport {
+            desk,
+            layout,
+            machines,
+            table,
+            buffers: LocalBuffers::default(),
+            accepted: Accepted::default(),
+            segments,
+            door,
+            watch,
+        })
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -373,10 +385,19 @@ impl Transport for ShmTransport {
                 [_] => Domains::One,
                 several => Domains::Given(several.to_vec()),
             };
-            let options = SegmentOptions { domains, ..SegmentOptions::default() };
+            let options = SegmentOptions { domains, keeps_file: true, ..SegmentOptions::default() };
             let segments = world.segments("window", bytes, options, world.deadline())?;
             Ok((0..world.size()).map(|rank| segments.mapped(rank)).collect())
         })
+    }
+
+    fn offer(&self, memory: &Memory) -> Option<Offer> {
+        // The ranks of several domains do not all reach each other.
+        if self.table.is_some() { Accepted::offer(&self.desk.world, memory) } else { None }
+    }
+
+    fn accept(&self, _peer: Rank, offer: &str) -> Option<Memory> {
+        self.accepted.accept(&self.desk.world, offer)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

@@ -10,8 +10,8 @@ use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes that kernels use, in host memory or on devices. All clones of the handle share them, and the last one to go
 /// frees them (or drops the keep-alive).
@@ -44,14 +44,16 @@ struct Keep {
     held: Held,
     /// True once memory that was lent has gone back to its owner; `None` if it is not lent.
     returned: Option<AtomicBool>,
+    /// True once others may write a thread's own bytes at any time: host code then uses atomics.
+    exposed: AtomicBool,
 }
 
 /// What keeps the bytes alive, and how host code may touch them: see `access`.
 pub(super) enum Held {
     /// The bytes belong to one thread.
-    Own(HomeThread, #[expect(dead_code, reason = "dropped with the last handle")] Alive),
+    Own(HomeThread, Alive),
     /// Other threads, processes or devices may write them at any time.
-    Shared(#[expect(dead_code, reason = "dropped with the last handle")] Alive),
+    Shared(Alive),
     /// The bytes are out of the host's reach.
     Device(Arc<dyn DeviceBytes>),
 }
@@ -112,6 +114,19 @@ pub trait DeviceBytes: Send + Sync {
     }
 }
 
+/// The bytes of a [stand-in](Memory::stand_in): there are none.
+struct Nowhere;
+
+impl DeviceBytes for Nowhere {
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("memory that stands for other memory has no bytes".into())
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("memory that stands for other memory has no bytes".into())
+    }
+}
+
 impl Memory {
     /// Minimum alignment of allocations of a page or more by tilewire: one page, so that vector accesses never split,
     /// and non-temporal stores and registration with a NIC need no special case.
@@ -167,7 +182,8 @@ impl Memory {
         held: Held,
         returned: Option<AtomicBool>,
     ) -> Memory {
-        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held, returned }) }
+        let keep = Keep { reach, held, returned, exposed: AtomicBool::new(false) };
+        Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(keep) }
     }
 
     /// As [`foreign`](Memory::foreign), for rows: nothing is required of the bytes between them.
@@ -269,6 +285,18 @@ impl Memory {
         Memory::of(start, bytes, ReachableFrom { host: false, devices }, Held::Device(keep))
     }
 
+    /// Stands for memory of `bytes` bytes that is not known yet, while a kernel is traced: nobody reaches it. Those
+    /// with different numbers, below 2¹⁴, share no bytes with each other or with memory of the host.
+    pub(crate) fn stand_in(number: usize, bytes: usize) -> Memory {
+        /// Above all addresses of a host and of its devices.
+        const BEYOND: u64 = 1 << 62;
+        const APART: u32 = 47;
+        assert!(number < 1 << 14 && bytes < 1 << APART, "stand-in {number} of {bytes} bytes");
+        let address = BEYOND | (number as u64) << APART;
+        // SAFETY: there are no kernels of no devices, and the keep-alive copies nothing.
+        unsafe { Memory::on_device(address, bytes, Vec::new(), Arc::new(Nowhere)) }
+    }
+
     /// Where loads and stores can reach the bytes from.
     pub fn reachable_from(&self) -> &ReachableFrom {
         &self.keep.reach
@@ -277,7 +305,39 @@ impl Memory {
     /// How host code may touch the bytes. Private to `tensor`, the only module that does.
     #[inline]
     pub(super) fn held(&self) -> &Held {
-        &self.keep.held
+        // Relaxed: only the home thread sets it, and only there does it matter.
+        if self.keep.exposed.load(Ordering::Relaxed) { Memory::exposed() } else { &self.keep.held }
+    }
+
+    #[cold]
+    fn exposed() -> &'static Held {
+        static SHARED: OnceLock<Held> = OnceLock::new();
+        SHARED.get_or_init(|| Held::Shared(Arc::new(())))
+    }
+
+    /// Keeps the bytes alive for ever, and makes host code use atomics from now on: others may still write them.
+    pub(crate) fn expose(&self) {
+        if !self.keep.exposed.swap(true, Ordering::Relaxed) {
+            std::mem::forget(self.clone());
+        }
+    }
+
+    /// A handle to the same bytes for kernels that another thread runs. It keeps the bytes alive.
+    ///
+    /// # Safety
+    /// The bytes must be in the host's reach and not lent. While a kernel of another thread may touch them, the home
+    /// thread must not, unless they are shared or [exposed](Memory::expose); signals must order what both do.
+    pub(crate) unsafe fn for_other_threads(&self) -> Memory {
+        let (reach, kept) = (self.keep.reach.clone(), Held::Shared(self.keep.clone()));
+        Memory::of_rows(self.start, self.rows, reach, kept, None)
+    }
+
+    /// What keeps the bytes alive, if it is of this type.
+    pub(crate) fn kept_by<T: Any>(&self) -> Option<&T> {
+        match &self.keep.held {
+            Held::Own(_, alive) | Held::Shared(alive) => alive.downcast_ref(),
+            Held::Device(_) => None,
+        }
     }
 
     /// The only thread whose calls may run CPU-engine kernels on the bytes. `None` if any thread's calls may.
@@ -400,7 +460,7 @@ impl Memory {
 
     /// True if other threads, processes or devices may write the bytes at any time. Host code then uses atomics only.
     pub fn is_shared(&self) -> bool {
-        matches!(self.keep.held, Held::Shared(_))
+        matches!(self.held(), Held::Shared(_))
     }
 
     /// True if two handles share a byte. Interleaved columns of one matrix share none.

@@ -45,11 +45,19 @@ pub struct SegmentOptions {
     pub huge_pages: bool,
     /// Which ranks map each other's segments, if they are processes.
     pub domains: Domains,
+    /// True if this process keeps the file of its own segment open, so that peers find tensors in it.
+    pub keeps_file: bool,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { deadline: Duration::from_secs(30), populate: false, huge_pages: true, domains: Domains::One }
+        SegmentOptions {
+            deadline: Duration::from_secs(30),
+            populate: false,
+            huge_pages: true,
+            domains: Domains::One,
+            keeps_file: false,
+        }
     }
 }
 
@@ -367,7 +375,7 @@ mod processes {
         let machine = cards.iter().filter(|other| other.machine() == card.machine());
         let machine: Vec<&Door> = machine.filter_map(|card| card.door.as_ref().ok()).collect();
         let mut own = None;
-        let segment = take(total, &left, &machine, options.populate).map(|(file, mapping)| {
+        let segment = take(total, &left, &machine, options).map(|(file, mapping)| {
             own = Some(Arc::new(mapping));
             file
         });
@@ -450,7 +458,7 @@ mod processes {
         total: usize,
         left: &MemoryLeft,
         doors: &[&Door],
-        populate: bool,
+        options: &SegmentOptions,
     ) -> Result<(OwnedFd, Mapping), SegmentError> {
         let of = |ranks: usize| (total as u64).saturating_mul(ranks as u64);
         // A control group pays for the segments of its own ranks, the machine for all.
@@ -458,7 +466,12 @@ mod processes {
         left.check_shared(of(doors.len()), in_group)
             .map_err(|shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) })?;
         let file = memfd::create(total)?;
-        let mapping = memfd::map(file.as_fd(), total, populate)?;
+        let mapping = memfd::map(file.as_fd(), total, options.populate)?;
+        // Without it, peers do not find tensors in it, and nothing else is lost.
+        let mapping = match options.keeps_file.then(|| file.try_clone()) {
+            Some(Ok(kept)) => mapping.with_file(kept, total),
+            _ => mapping,
+        };
         Ok((file, mapping))
     }
 
@@ -475,7 +488,7 @@ mod processes {
         // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking,
         // and lives as long as the keep-alive that is passed along. It was made here, so nobody else has its address or
         // descriptor.
-        Ok(unsafe { Memory::foreign(start, bytes, Arc::new((mapping, file))) })
+        Ok(unsafe { Memory::foreign(start, bytes, Arc::new(mapping.with_file(file, total))) })
     }
 
     /// The packet that accompanies a passed descriptor.
