@@ -69,13 +69,17 @@ impl<'l> Request<'_, 'l> {
 
     /// The kernel that takes one hop if all ranks reach the tensors it needs, or why there is none.
     fn in_one_hop(&mut self, staged: &Itinerary) -> Result<OneHop, String> {
-        let mut candidate = one_hop::candidate(self, staged)?;
-        self.windows = std::mem::take(&mut candidate.windows);
-        let made = self.plan().and_then(|plan| Ok((self.trace(&plan)?, plan)));
-        self.windows.clear();
-        let (traced, plan) = made.map_err(|error| format!("one hop cannot do it: {error}"))?;
-        let options = self.options(&plan);
-        candidate.traced(plan, traced, options)
+        let candidate = one_hop::candidate(self, staged)?;
+        let mut made = Vec::new();
+        for sides in candidate.sides() {
+            self.windows = candidate.windows(sides);
+            let traced = self.plan().and_then(|plan| Ok((self.trace(&plan)?, plan)));
+            self.windows.clear();
+            let (traced, plan) = traced.map_err(|error| format!("one hop cannot do it: {error}"))?;
+            let options = self.options(&plan);
+            made.push((sides, plan, traced, options));
+        }
+        candidate.traced(made)
     }
 
     /// What must stay registered while the collective can be launched: what its posts write and read, and this rank's

@@ -7,8 +7,8 @@
 //!                    (processes: they tell each other whether that worked) ──▶ the stand-ins become real
 //!                    any rank offers nothing, or cannot accept ──▶ all ranks take the staged kernel
 //! ```
-//! Every rank of a collective hears all cards, and all answers, so all decide alike. A `sendrecv` takes one hop if both
-//! ranks exchange with each other, in one call each.
+//! Every rank of a collective hears all cards, and all answers, so all decide alike. In a `sendrecv` the two ranks of
+//! each direction decide for it alone: there is a kernel in which both legs take one hop, and one for each leg.
 //!
 //! Peers keep the addresses that they accepted. If a user rebinds a tensor that they reach, the launch makes a
 //! *detour*: it copies the new tensors into the old ones, launches, copies the result out, and restores the old ones.
@@ -18,7 +18,7 @@ use super::agreement::Pending;
 use super::algorithm::Algorithm;
 use super::call::Call;
 use super::error::RunError;
-use super::itinerary::{Itinerary, Legs, Work};
+use super::itinerary::{Itinerary, Leg, Legs, Work};
 use super::launch::{Launch, LaunchOptions, realign};
 use super::operation::{Kind, Operation};
 use super::pattern::Pattern;
@@ -28,6 +28,7 @@ use super::windows::WindowOf;
 use crate::hook::Traced;
 use crate::link::Transport;
 use crate::tensor::{AnyTensor, Arg, Axis, Memory, bytes_of, overwrite};
+use crate::transport::layout::Side;
 use crate::transport::{Offer, Pairing, Protocol, Rank, Ticket, TransportError};
 use crate::vm::LaunchError;
 use std::sync::Arc;
@@ -39,23 +40,35 @@ const FROM: usize = 8 << 10;
 /// Stand-ins have numbers for this many ranks.
 const MOST_RANKS: usize = 1 << 12;
 
-/// A kernel in one hop that is ready but for the addresses of the peers' tensors.
+/// Kernels in one hop that are ready but for the addresses of the peers' tensors.
 pub(super) struct OneHop {
-    pub traced: Traced,
-    pub options: LaunchOptions,
-    pub call: Call,
-    /// Its tensors: the output and the input.
-    pub tensors: [AnyTensor; 2],
-    pub stand_ins: Vec<StandIn>,
+    /// The only one of a collective, or those of a `sendrecv`.
+    pub kernels: Vec<HopKernel>,
+    call: Call,
+    /// The output and the input.
+    tensors: [AnyTensor; 2],
     /// This rank's own, if peers reach them.
-    pub offers: [Option<Offer>; 2],
-    /// What all ranks must say alike.
-    pub terms: String,
-    /// For a `sendrecv`: the only peer.
-    pub pair: Option<Rank>,
+    offers: [Option<Offer>; 2],
+    /// What both sides of what this rank sends must say alike, and of what it receives. The same in a collective.
+    terms: [Option<String>; 2],
 }
 
+/// A kernel in which what is sent, what is received, or both take one hop.
+pub(super) struct HopKernel {
+    sides: Sides,
+    pub traced: Traced,
+    options: LaunchOptions,
+    stand_ins: Vec<StandIn>,
+}
+
+/// Whether what is sent takes one hop, and what is received. In a collective both do.
+pub(super) type Sides = [bool; 2];
+
+/// What the ranks agree on: a kernel, and the memory of the peers for it.
+pub(super) type Settled = (usize, Vec<Memory>);
+
 /// Stands for a tensor of a peer.
+#[derive(Clone)]
 pub(super) struct StandIn {
     rank: Rank,
     /// 0: the output, 1: the input.
@@ -68,10 +81,11 @@ pub(super) struct Candidate {
     /// This rank's output, and its input.
     own: [bool; 2],
     /// The windows that stand for the tensors of all ranks.
-    pub windows: Vec<WindowOf>,
-    pub stand_ins: Vec<StandIn>,
-    pub offers: [Option<Offer>; 2],
-    pub pair: Option<Rank>,
+    windows: Vec<WindowOf>,
+    stand_ins: Vec<StandIn>,
+    offers: [Option<Offer>; 2],
+    /// For a `sendrecv`: the legs that may take one hop.
+    pair: Option<Sides>,
 }
 
 /// How this call could go in one hop, or why it does not.
@@ -104,10 +118,19 @@ pub(super) fn candidate(request: &Request<'_, '_>, staged: &Itinerary) -> Result
         return no("an unwatched launch does not notice that a peer has failed");
     }
     let is_staged = |protocol: &Protocol| matches!(protocol, Protocol::Staged { .. });
+    let may = |leg: &Leg| is_staged(&leg.protocol) && leg.tiling.len() * size >= FROM;
+    let mut pair = None;
     let (expected, protocol, bytes) = match &staged.work {
         Work::Map { .. } => return no("a map stays on its rank"),
         Work::Legs(legs) => {
-            let Some(leg) = legs.to_peers().next() else { return no("there is nothing to send") };
+            let Some(leg) = legs.to_peers().max_by_key(|leg| leg.tiling.len()) else {
+                return no("there is nothing to send");
+            };
+            if let (Operation::Exchange(Pattern::Pair { .. }), [[Some(send), Some(receive)]]) =
+                (request.operation, &legs.rounds[..])
+            {
+                pair = Some([may(send), may(receive)]);
+            }
             (owners(request, legs)?, leg.protocol, leg.tiling.len() * size)
         }
         Work::Shards(of) => {
@@ -149,8 +172,10 @@ pub(super) fn candidate(request: &Request<'_, '_>, staged: &Itinerary) -> Result
                 "lies in memory that cannot be offered: among processes, make it by link.zeros(..)"
             }
         };
-        if offers[k].is_none() {
-            return Err(format!("peers do not reach the {name}: it {why}"));
+        match (&offers[k], &mut pair) {
+            (Some(_), _) => {}
+            (None, Some([true, receives])) => *receives = false,
+            (None, _) => return Err(format!("peers do not reach the {name}: it {why}")),
         }
     }
     // An all-reduce in place has one tensor for both. Peers may have two.
@@ -172,12 +197,8 @@ pub(super) fn candidate(request: &Request<'_, '_>, staged: &Itinerary) -> Result
         let peers = Rank::all(facts.ranks).zip(&expected[k]).map(&mut peer).collect();
         let ty = if k == 0 { hooks.types[0] } else { tensor.ty() };
         let own = tensor.memory().clone();
-        windows.push(WindowOf { peers, posted: None, own, ty, number: "one hop".to_string() });
+        windows.push(WindowOf { peers, posted: None, own, ty, number: "one hop".to_string(), only: None });
     }
-    let pair = match request.operation {
-        Operation::Exchange(Pattern::Pair { to, .. }) => to,
-        _ => None,
-    };
     Ok(Candidate { own, windows, stand_ins, offers, pair })
 }
 
@@ -185,58 +206,90 @@ pub(super) fn candidate(request: &Request<'_, '_>, staged: &Itinerary) -> Result
 fn owners(request: &Request<'_, '_>, legs: &Legs) -> Result<[Vec<Option<usize>>; 2], String> {
     let Operation::Exchange(pattern) = request.operation else { unreachable!("only exchanges have legs") };
     let (me, ranks) = (request.link().rank(), request.link().world_size());
-    let len = legs.to_peers().next().map_or(0, |leg| leg.tiling.len()) * request.hooks.types[0].size();
+    let size = request.hooks.types[0].size();
+    let len = legs.to_peers().next().map_or(0, |leg| leg.tiling.len()) * size;
+    let side = |side: Side| legs.to_peers().find(|leg| leg.side == side).map(|leg| leg.tiling.len() * size);
     let of = |rank: Rank| match pattern {
         Pattern::AllToAll | Pattern::AllGather => Some(ranks * len),
         Pattern::Barrier => None,
         Pattern::Broadcast { root } | Pattern::Scatter { root } => (rank != root).then_some(len),
         Pattern::Gather { root } => (rank == root).then_some(ranks * len),
-        Pattern::Pair { to, .. } => (rank == me || Some(rank) == to).then_some(len),
+        Pattern::Pair { .. } if rank == me => side(Side::Receive),
+        Pattern::Pair { to, .. } => side(Side::Send).filter(|_| Some(rank) == to),
     };
     match pattern {
         Pattern::Pair { to, from } if to.is_none() || from.is_none() => {
             Err("a send and a receive are calls of their own, so the sender may end first".to_string())
         }
-        Pattern::Pair { to, from } if to != from => {
-            Err("a sendrecv takes one hop if both ranks exchange with each other".to_string())
-        }
         _ => Ok([Rank::all(ranks).map(of).collect(), vec![None; ranks]]),
     }
 }
 
-/// What all ranks must say alike for one hop, or why this plan takes none. What the cards compare is not repeated.
-pub(super) fn terms(plan: &Itinerary) -> Result<String, String> {
+/// What all ranks must say alike for one hop, or why this plan takes none. For a `sendrecv`: of the legs of this side.
+/// What the cards compare is not repeated.
+fn terms(plan: &Itinerary, side: Option<Side>) -> Result<String, String> {
     let is_direct = |protocol: &Protocol| matches!(protocol, Protocol::Direct { .. });
+    let no = || Err("its plan does not go in one hop".to_string());
     let (tiling, more) = match &plan.work {
-        Work::Legs(legs) if legs.to_peers().all(|leg| is_direct(&leg.protocol)) => {
-            let Some(leg) = legs.to_peers().next() else { return Err("there is nothing to send".to_string()) };
+        Work::Legs(legs) => {
+            let mut legs = legs.to_peers().filter(|leg| side.is_none_or(|side| leg.side == side));
+            let Some(first) = legs.next() else { return no() };
+            if !is_direct(&first.protocol) || !legs.all(|leg| is_direct(&leg.protocol)) {
+                return no();
+            }
             let grid = plan.out.grid();
-            let in_columns = plan.axes[1] == Axis::Cols && grid.rows > 1;
+            let in_columns = side.is_none() && plan.axes[1] == Axis::Cols && grid.rows > 1;
             let columns = if in_columns { format!("{} rows of {}", grid.rows, grid.cols) } else { String::new() };
-            (leg.tiling, columns)
+            (first.tiling, columns)
         }
         Work::Shards(of) if is_direct(&of.protocol) && of.windows.is_some() => {
             let place = if plan.in_place && of.kind == Kind::AllReduce { "in place" } else { "" };
             (of.shards[0].tiling, format!("{} {place}", plan.algorithm.name()))
         }
-        _ => return Err("its plan does not go in one hop".to_string()),
+        _ => return no(),
     };
     let (rows, cols) = (tiling.tile_rows(), tiling.tile_cols());
     Ok(format!("{} blocks, tiles of [{rows}, {cols}], {more}", tiling.blocks()))
 }
 
 impl Candidate {
-    /// With its kernel: that of this plan, which was made with the candidate's windows.
-    pub(super) fn traced(self, plan: Itinerary, traced: Traced, options: LaunchOptions) -> Result<OneHop, String> {
-        let Candidate { mut stand_ins, offers, pair, .. } = self;
-        let terms = terms(&plan)?;
-        // A rank that this one does not touch may have launched and taken back its offer before this one meets it. One
-        // that it does touch waits for it in its launch.
-        let banks = traced.args.iter().filter_map(|arg| if let Arg::Buffer(banks) = arg { Some(banks) } else { None });
-        let banks: Vec<&Memory> = banks.flatten().collect();
-        stand_ins.retain(|stand_in| banks.iter().any(|bank| stand_in.memory.offset_of(bank).is_some()));
-        let Itinerary { call, out, inp, .. } = plan;
-        Ok(OneHop { traced, options, call, tensors: [out, inp], stand_ins, offers, terms, pair })
+    /// The kernels that the ranks may agree on.
+    pub(super) fn sides(&self) -> Vec<Sides> {
+        let Some([sends, receives]) = self.pair else { return vec![[true, true]] };
+        let all = [[true, true], [true, false], [false, true]];
+        all.into_iter().filter(|sides| (sends || !sides[0]) && (receives || !sides[1])).collect()
+    }
+
+    /// The windows for one of them.
+    pub(super) fn windows(&self, sides: Sides) -> Vec<WindowOf> {
+        let only = match sides {
+            [true, false] => Some(Side::Send),
+            [false, true] => Some(Side::Receive),
+            _ => None,
+        };
+        self.windows.iter().map(|window| WindowOf { only, ..window.clone() }).collect()
+    }
+
+    /// With its kernels, and the plans that were made with its windows.
+    pub(super) fn traced(self, made: Vec<(Sides, Itinerary, Traced, LaunchOptions)>) -> Result<OneHop, String> {
+        let Candidate { stand_ins, offers, pair, .. } = self;
+        let (mut kernels, mut terms_of, mut bound) = (Vec::new(), [None, None], None);
+        for (sides, plan, traced, options) in made {
+            for (k, side) in [Side::Send, Side::Receive].into_iter().enumerate().filter(|(k, _)| sides[*k]) {
+                terms_of[k] = Some(terms(&plan, pair.map(|_| side))?);
+            }
+            // A rank that this one does not touch may have launched and taken back its offer before this one meets it.
+            // One that it does touch waits for it in its launch.
+            let banks =
+                traced.args.iter().filter_map(|arg| if let Arg::Buffer(banks) = arg { Some(banks) } else { None });
+            let banks: Vec<&Memory> = banks.flatten().collect();
+            let is_used = |stand_in: &&StandIn| banks.iter().any(|bank| stand_in.memory.offset_of(bank).is_some());
+            let stand_ins = stand_ins.iter().filter(is_used).cloned().collect();
+            kernels.push(HopKernel { sides, traced, options, stand_ins });
+            bound = Some((plan.call, [plan.out, plan.inp]));
+        }
+        let (call, tensors) = bound.ok_or("there is nothing to send")?;
+        Ok(OneHop { kernels, call, tensors, offers, terms: terms_of })
     }
 
     /// What is offered, in words.
@@ -251,100 +304,125 @@ impl Candidate {
 }
 
 impl OneHop {
-    /// What this rank offers, for its cards. For a pair: with its two tickets, which tell whether the two calls of both
-    /// ranks are each other's.
-    pub(super) fn say(&self, link: &dyn Transport) -> String {
+    /// What this rank says on a card: the terms, and what it offers. Nothing if what the card is about takes no hop.
+    pub(super) fn say(&self, pairing: Pairing) -> String {
+        let Some(terms) = &self.terms[usize::from(pairing == Pairing::Receive)] else { return String::new() };
         let text = |offer: &Option<Offer>| offer.as_ref().map_or("-".to_string(), |offer| offer.text().to_string());
-        let [send, receive] = [Pairing::Send, Pairing::Receive].map(|pairing| self.number(link, pairing));
-        format!("{};{send};{receive};{};{}", self.terms, text(&self.offers[0]), text(&self.offers[1]))
-    }
-
-    /// The number of the next ticket of a pair.
-    fn number(&self, link: &dyn Transport, pairing: Pairing) -> u64 {
-        self.pair.map_or(0, |peer| link.ticket(pairing, peer).number)
-    }
-
-    /// The offers of all others, with their ranks, if all of them offer in the same terms. `told` are the sides of this
-    /// rank, and `heard` what each of them has heard.
-    #[allow(clippy::type_complexity)]
-    fn offers_of<'h>(&self, told: &[Pending], heard: &'h [String]) -> Result<Vec<(Rank, [&'h str; 2])>, String> {
-        let mut all = Vec::new();
-        let number = |pairing| {
-            let is_it = |ticket: &&Ticket| self.pair.is_some() && ticket.pairing == pairing;
-            told.iter().map(Pending::ticket).find(is_it).map_or(0, |ticket| ticket.number)
-        };
-        let own = [number(Pairing::Send), number(Pairing::Receive)].map(|number| number.to_string());
-        for (side, heard) in told.iter().zip(heard) {
-            let peer = side.ticket().peer;
-            let words: Vec<&str> = heard.split(';').collect();
-            let [terms, send, receive, out, inp] = words[..] else {
-                return Err(format!("rank {peer} does not offer its part"));
-            };
-            if terms != self.terms {
-                return Err(format!("rank {peer} would move {terms:?}, this rank {:?}", self.terms));
-            }
-            if [receive, send] != [own[0].as_str(), own[1].as_str()] {
-                return Err(format!("rank {peer} sends and receives in two calls"));
-            }
-            all.push((peer, [out, inp]));
+        let [out, inp] = self.offers.each_ref().map(text);
+        match pairing {
+            Pairing::Send => format!("{terms};-;-"),
+            _ => format!("{terms};{out};{inp}"),
         }
-        Ok(all)
     }
 
-    /// Decides with all other sides. `Err` inside: why the ranks take staging.
+    /// What the peer of this side offers, if it does so in the terms of this rank.
+    fn offered<'h>(&self, ticket: &Ticket, heard: &'h str) -> Result<[&'h str; 2], String> {
+        let words: Vec<&str> = heard.split(';').collect();
+        let mine = self.terms[usize::from(ticket.pairing == Pairing::Receive)].as_deref();
+        match (&words[..], mine) {
+            (&[terms, out, inp], Some(mine)) if terms == mine => Ok([out, inp]),
+            (&[terms, ..], Some(mine)) if words.len() == 3 => {
+                Err(format!("rank {} would move {terms}, this rank {mine}", ticket.peer))
+            }
+            (_, Some(_)) => Err(format!("rank {} does not offer its part", ticket.peer)),
+            (_, None) => Err("this rank does not offer its part".to_string()),
+        }
+    }
+
+    /// Decides with all other sides. `told` are the sides of this rank, and `heard` what each of them has heard. `Err`
+    /// inside: why the ranks take staging.
     pub(super) fn settle(
         &self,
         link: &dyn Transport,
         told: &[Pending],
         heard: &[String],
         deadline: Option<Duration>,
-    ) -> Result<Result<Vec<Memory>, String>, RunError> {
-        let offers = match self.offers_of(told, heard) {
-            Ok(offers) => offers,
-            Err(why) => return Ok(Err(why)),
+    ) -> Result<Result<Settled, String>, RunError> {
+        let is_pair = told.iter().any(|side| side.ticket().pairing != Pairing::Together);
+        let mut offers = Vec::new();
+        let mut why = None;
+        for (side, heard) in told.iter().zip(heard) {
+            match self.offered(side.ticket(), heard) {
+                Ok(texts) => offers.push((side, texts)),
+                Err(reason) => why = why.or(Some(reason)),
+            }
+        }
+        // One of two directions may take one hop alone.
+        if let Some(why) = why.take_if(|_| !is_pair || offers.is_empty()) {
+            return Ok(Err(why));
+        }
+        let does = |pairing: Pairing| offers.iter().any(|(side, _)| side.ticket().pairing == pairing);
+        let sides = if is_pair { [does(Pairing::Send), does(Pairing::Receive)] } else { [true, true] };
+        let of = |sides: Sides| self.kernels.iter().position(|kernel| kernel.sides == sides);
+        let Some(stand_ins) = of(sides).map(|k| &self.kernels[k].stand_ins) else {
+            return Ok(Err("its plan does not go in one hop".to_string()));
         };
+        // In a pair, only the card of the receiving side offers anything.
         let accept = |stand_in: &StandIn| {
-            let (_, texts) = offers.iter().find(|(rank, _)| *rank == stand_in.rank)?;
+            let is_it = |(side, texts): &&(&Pending, [&str; 2])| {
+                side.ticket().peer == stand_in.rank && texts[stand_in.tensor] != "-"
+            };
+            let (_, texts) = offers.iter().find(is_it)?;
             let memory = link.accept(stand_in.rank, texts[stand_in.tensor]);
             memory.filter(|memory| memory.bytes() == stand_in.memory.bytes())
         };
-        let accepted: Vec<Option<Memory>> = self.stand_ins.iter().map(accept).collect();
-        let missing = self.stand_ins.iter().zip(&accepted).find(|(_, memory)| memory.is_none());
+        let mut accepted: Vec<Option<Memory>> = stand_ins.iter().map(accept).collect();
+        let missing = stand_ins.iter().zip(&accepted).find(|(_, memory)| memory.is_none());
         let missing = missing.map(|(stand_in, _)| stand_in.rank);
-        let own = self.offers.iter().flatten().map(Offer::text);
-        let mut texts = offers.iter().flat_map(|(_, texts)| *texts).filter(|text| *text != "-").chain(own);
-        if texts.any(Offer::may_fail) {
-            for side in told {
-                side.answer(link, missing.is_none())?;
-            }
-            let mut refused = None;
-            for side in told {
-                if !side.hear_answer(link, deadline)? {
-                    refused.get_or_insert(side.ticket().peer);
+        let cannot = |rank: Rank| format!("this rank cannot map the memory of rank {rank}");
+        let own = || self.offers.iter().flatten().map(Offer::text);
+        let is_text = |text: &&str| *text != "-";
+        // Both sides of every direction, and all ranks of a collective, see the same offers.
+        let any_may_fail =
+            offers.iter().flat_map(|(_, texts)| *texts).filter(is_text).chain(own()).any(Offer::may_fail);
+        let asks = |(side, texts): &&(&Pending, [&str; 2])| match side.ticket().pairing {
+            Pairing::Together => any_may_fail,
+            Pairing::Send => texts.iter().copied().filter(is_text).any(Offer::may_fail),
+            Pairing::Receive => own().any(Offer::may_fail),
+        };
+        let mut agreed = sides;
+        for (side, _) in offers.iter().filter(asks) {
+            side.answer(link, missing.is_none() || side.ticket().pairing == Pairing::Receive)?;
+        }
+        for (side, _) in offers.iter().filter(asks) {
+            let Ticket { peer, pairing, .. } = *side.ticket();
+            let can = side.hear_answer(link, deadline)?;
+            let mine = missing.filter(|_| pairing != Pairing::Receive);
+            if !can || mine.is_some() {
+                let reason = mine.map_or(format!("rank {peer} cannot map the memory that it needs"), cannot);
+                why = why.or(Some(reason));
+                match pairing {
+                    Pairing::Send => agreed[0] = false,
+                    Pairing::Receive => agreed[1] = false,
+                    Pairing::Together => agreed = [false, false],
                 }
             }
-            if let Some(rank) = missing {
-                return Ok(Err(format!("this rank cannot map the memory of rank {rank}")));
-            }
-            if let Some(rank) = refused {
-                return Ok(Err(format!("rank {rank} cannot map the memory of all others")));
-            }
         }
-        match missing {
+        let sends = !is_pair || agreed[0];
+        if let (Some(rank), true) = (missing, sends && agreed != [false, false]) {
             // Its rank has taken back what it offered, so it has failed.
-            Some(rank) => {
-                let what = "it no longer offers the memory of a collective that was not launched yet".to_string();
-                Err(RunError::Transport(Arc::new(TransportError::Peer { rank, what })))
-            }
-            None => Ok(Ok(accepted.into_iter().flatten().collect())),
+            let what = "it no longer offers the memory of a collective that was not launched yet".to_string();
+            return Err(RunError::Transport(Arc::new(TransportError::Peer { rank, what })));
+        }
+        if !sends {
+            accepted.clear();
+        }
+        match of(agreed) {
+            Some(k) => Ok(Ok((k, accepted.into_iter().flatten().collect()))),
+            None => Ok(Err(why.unwrap_or("its plan does not go in one hop".to_string()))),
         }
     }
 
-    /// The launch with the memory of the peers in place of the stand-ins.
-    pub(super) fn bind<'l>(self, link: &'l dyn Transport, memory: &[Memory]) -> Result<(Launch<'l>, Hop), RunError> {
-        let OneHop { traced: Traced { mut kernel, args }, options, call, tensors, stand_ins, offers, .. } = self;
+    /// The launch of a kernel with the memory of the peers in place of the stand-ins.
+    pub(super) fn bind<'l>(
+        self,
+        link: &'l dyn Transport,
+        (kernel, memory): Settled,
+    ) -> Result<(Launch<'l>, Hop), RunError> {
+        let OneHop { mut kernels, call, tensors, offers, .. } = self;
+        let HopKernel { sides, traced: Traced { mut kernel, args }, options, stand_ins } = kernels.swap_remove(kernel);
         let real = |bank: &Memory| {
-            let both = stand_ins.iter().zip(memory);
+            let both = stand_ins.iter().zip(&memory);
             let mut parts = both.filter_map(|(stand_in, memory)| {
                 stand_in.memory.offset_of(bank).map(|offset| memory.part_like(bank, offset))
             });
@@ -357,15 +435,16 @@ impl OneHop {
         let args: Vec<Arg> = args.iter().map(bound).collect();
         realign(&mut kernel, &args);
         let launch = Launch::with(&[link], Traced { kernel, args }, options, call)?;
-        let is_reached = [0, 1].map(|k: usize| offers[k].is_some());
+        let is_reached = [0, 1].map(|k: usize| offers[k].is_some() && sides[1]);
         let lent = tensors.iter().zip(is_reached).filter(|(_, is_reached)| *is_reached);
         let launch = launch.lending(lent.map(|(tensor, _)| tensor.memory().clone()).collect());
-        Ok((launch, Hop { is_reached, tensors, others: None, _offers: offers }))
+        Ok((launch, Hop { sides, is_reached, tensors, others: None, _offers: offers }))
     }
 }
 
 /// A collective in one hop: what its kernel and its peers are bound to, and what its user has bound since.
 pub(super) struct Hop {
+    sides: Sides,
     /// True for the output, and for the input, if peers have its address.
     is_reached: [bool; 2],
     /// The output and the input of the kernel.
@@ -380,6 +459,19 @@ impl Hop {
     /// The kernel's tensors.
     pub(super) fn bound(&self, bound: Bound) -> Bound {
         Bound { tensors: self.tensors.clone(), ..bound }
+    }
+
+    /// What goes in one hop, in words.
+    pub(super) fn describe(&self) -> &'static str {
+        match (&self.others, self.sides) {
+            (Some(_), _) => {
+                "in one hop, with copies: peers have the addresses of the tensors it was built with, and it was bound \
+                 to others"
+            }
+            (None, [true, true]) => "in one hop: all ranks reach the tensors that they need",
+            (None, [sends, _]) if sends => "in one hop: what it sends; what it receives goes through staging",
+            (None, _) => "in one hop: what it receives; what it sends goes through staging",
+        }
     }
 
     /// True if these tensors of the user can be bound to the kernel without the peers.

@@ -5,14 +5,14 @@ use super::agreement::{Card, Cards, Pending};
 use super::call::Call;
 use super::error::RunError;
 use super::launch::{Launch, LaunchOptions};
-use super::one_hop::{Hop, OneHop};
+use super::one_hop::{Hop, OneHop, Settled};
 use super::rebind::{Bound, RebindError, Rebound, Taker};
 use super::windows::WindowOf;
 use crate::hook::Traced;
 use crate::ir::{Kernel, scalar::Element};
 use crate::link::{PostFrom, Transport, Window};
 use crate::schedule::PostedWindow;
-use crate::tensor::{Arg, Between, Memory, Tensor};
+use crate::tensor::{Arg, Between, Tensor};
 use crate::transport::proxy::PostedRegion;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
@@ -127,7 +127,7 @@ impl<'l> PreparedExchange<'l> {
         number(&mut traced.args, link, together);
         let way = match hop {
             Ok(mut hop) => {
-                number(&mut hop.traced.args, link, together);
+                hop.kernels.iter_mut().for_each(|kernel| number(&mut kernel.traced.args, link, together));
                 Way::Offered(Box::new(hop))
             }
             Err(why) => Way::Planned(why),
@@ -145,23 +145,23 @@ impl<'l> PreparedExchange<'l> {
         let (deadline, registered) = (options.deadline, Registered::default());
         let mut prepared =
             PreparedExchange { link: Some(link), launch, bound, cards, peers, way, deadline, registered };
-        let offers = match &prepared.way {
-            Way::Offered(hop) => hop.say(link),
-            _ => String::new(),
-        };
-        prepared.tell(|card| card.clone(), &offers)?;
+        prepared.tell(|card| card.clone())?;
         Ok(prepared)
     }
 
     /// Tells all peers a card that is made of the first one. The next launch compares it with theirs.
-    fn tell(&mut self, card: impl Fn(&Card) -> Card, offers: &str) -> Result<(), RunError> {
+    fn tell(&mut self, card: impl Fn(&Card) -> Card) -> Result<(), RunError> {
         let Some(link) = self.link else { return Ok(()) };
         if let Peers::Agree = self.peers {
             let together = self.cards.iter().all(|(pairing, ..)| *pairing == Pairing::Together);
             self.peers = Peers::Pending { told: Vec::new(), all: together };
         }
         for (pairing, peer, first) in &self.cards {
-            let pending = Pending::tell(link, (*pairing, *peer), card(first), (self.launch.call(), offers));
+            let offers = match &self.way {
+                Way::Offered(hop) => hop.say(*pairing),
+                _ => String::new(),
+            };
+            let pending = Pending::tell(link, (*pairing, *peer), card(first), (self.launch.call(), &offers));
             let pending = pending.map_err(|error| self.launch.judged(error).during(self.launch.call()))?;
             // Added one by one: if telling the next peer fails, dropping this exchange breaks the transport for those
             // already told.
@@ -216,11 +216,7 @@ impl<'l> PreparedExchange<'l> {
         match &self.way {
             Way::Planned(why) => format!("{call}\n  as planned, not in one hop: {why}"),
             Way::Offered(_) => format!("{call}\n  in one hop, if the others agree at the first launch"),
-            Way::OneHop(hop) if hop.others().is_some() => format!(
-                "{call}\n  in one hop, with copies: peers have the addresses of the tensors it was built with, and it \
-                 was bound to others"
-            ),
-            Way::OneHop(_) => format!("{call}\n  in one hop: all ranks reach each other's tensors"),
+            Way::OneHop(hop) => format!("{call}\n  {}", hop.describe()),
         }
     }
 
@@ -379,7 +375,7 @@ impl<'l> PreparedExchange<'l> {
             return Ok(());
         }
         let windows = self.bound.windows.name();
-        let told = self.tell(|card| card.bound_to(&windows), "");
+        let told = self.tell(|card| card.bound_to(&windows));
         told.inspect_err(|error| self.peers = Peers::Refused(error.clone()))
     }
 
@@ -484,16 +480,16 @@ impl<'l> PreparedExchange<'l> {
     }
 
     /// The ranks have agreed: takes one hop with this memory of the peers, or the kernel that was planned.
-    fn take(&mut self, link: &'l dyn Transport, settled: Result<Vec<Memory>, String>) -> Result<(), RunError> {
-        let memory = match settled {
-            Ok(memory) => memory,
+    fn take(&mut self, link: &'l dyn Transport, settled: Result<Settled, String>) -> Result<(), RunError> {
+        let settled = match settled {
+            Ok(settled) => settled,
             Err(why) => {
                 self.way = Way::Planned(why);
                 return Ok(());
             }
         };
         let Way::Offered(hop) = std::mem::replace(&mut self.way, Way::Planned(String::new())) else { return Ok(()) };
-        let (launch, hop) = hop.bind(link, &memory).inspect_err(|error| {
+        let (launch, hop) = hop.bind(link, settled).inspect_err(|error| {
             self.give_up(AbortCode::Failed);
             self.peers = Peers::Refused(error.clone());
         })?;

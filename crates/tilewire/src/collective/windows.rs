@@ -5,6 +5,7 @@ use crate::ir::scalar::Element;
 use crate::link::Window;
 use crate::tensor::Memory;
 use crate::transport::Rank;
+use crate::transport::layout::Side;
 use crate::transport::proxy::PostedRegion;
 
 /// The windows of all ranks.
@@ -17,13 +18,15 @@ pub(super) struct WindowOf {
     pub own: Memory,
     pub ty: Type,
     pub number: String,
+    /// The only legs that use it: those that send, or those that receive. `None`: all.
+    pub only: Option<Side>,
 }
 
 impl WindowOf {
     pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
         let (posted, number) = (window.posted().cloned(), window.number().to_string());
-        WindowOf { peers, posted, own, ty: W::TYPE, number }
+        WindowOf { peers, posted, own, ty: W::TYPE, number, only: None }
     }
 
     /// True if this rank loads and stores in a rank's window.

@@ -11,8 +11,8 @@
 //! ```
 //! There is one exception. In a launch in one hop, kernels of other ranks' threads use a thread's own memory as well
 //! ([`Memory::for_other_threads`]). They do so only while the home thread is inside of a launch of its own, which
-//! signals order. If such a launch fails and a peer may still write, the memory is [exposed](Memory::expose), and counts
-//! as shared from then on.
+//! signals order. If such a launch fails and a peer may still write, the memory is [exposed](Memory::expose), and
+//! counts as shared from then on.
 //!
 //! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses happen there.
 //! [`bytes_of`] and the CPU engine take handles, which may come from other threads, so they compare threads.

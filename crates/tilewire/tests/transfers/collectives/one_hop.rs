@@ -105,10 +105,21 @@ fn every_kind(
         let op = all_reduce(link, &out, &out).build()?;
         run("all_reduce in place", [&out, &out], op, &all, &|turn, i| Some(sum(turn, i)))?;
     }
-    if ranks == 2 {
-        let (out, inp) = (zeros(LEN)?, zeros(LEN)?);
-        let op = sendrecv(link, &out, &inp, world.next(), world.next()).build()?;
-        run("sendrecv", [&out, &inp], op, &all, &|turn, i| Some(value(1 - me, turn, i)))?;
+    // Every direction of a ring is decided by its two ranks. Messages have lengths of their own.
+    let (to, from) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
+    let (out, inp) = (zeros(LEN + from)?, zeros(LEN + me)?);
+    let mut op = sendrecv(link, &out, &inp, Rank::new(to as u32), Rank::new(from as u32)).build()?;
+    for turn in 0..3 {
+        fill(&inp, me, turn);
+        op.run()?;
+        let way = match (hop(&[to]), hop(&[me])) {
+            (true, true) => "in one hop: all ranks reach",
+            (true, false) => "in one hop: what it sends;",
+            (false, true) => "in one hop: what it receives;",
+            (false, false) => "not in one hop:",
+        };
+        assert!(op.explain().contains(way), "sendrecv, rank {me} of {ranks}: {}", op.explain());
+        same(&out, |i| value(from, turn, i), "sendrecv");
     }
     Ok(())
 }
