@@ -96,11 +96,13 @@ impl Card {
     }
 
     /// The first line describes the operation and may differ between ranks. The values that must match follow, one per
-    /// line.
-    fn to_bytes(&self, call: &Call) -> Vec<u8> {
+    /// line. The last line says what this rank offers; it may differ, too.
+    fn to_bytes(&self, call: &Call, offers: &str) -> Vec<u8> {
         let values = self.0.iter().map(|(_, value)| value.as_str());
         let call = call.to_string().replace('\n', " ");
-        std::iter::once(call.as_str()).chain(values).collect::<Vec<_>>().join("\n").into_bytes()
+        let offers = format!("{OFFERS}{offers}");
+        let lines = std::iter::once(call.as_str()).chain(values).chain([offers.as_str()]);
+        lines.collect::<Vec<_>>().join("\n").into_bytes()
     }
 
     fn compare(&self, theirs: &[u8], (rank, call): (Rank, &str), peer: Rank) -> Result<(), Box<Mismatch>> {
@@ -177,17 +179,42 @@ impl Pending {
         link: &dyn Transport,
         (pairing, peer): (Pairing, Rank),
         card: Card,
-        call: &Call,
+        (call, offers): (&Call, &str),
     ) -> Result<Pending, RunError> {
         let ticket = link.ticket(pairing, peer);
-        link.tell(&ticket, &card.to_bytes(call))?;
+        link.tell(&ticket, &card.to_bytes(call, offers))?;
         Ok(Pending { ticket, card, call: call.to_string() })
     }
 
-    /// Waits for the peer's card and compares it with this rank's. A peer that does not arrive breaks the transport: it
-    /// may arrive later, and would then wait for a launch that no longer exists.
-    pub(super) fn meet(&self, link: &dyn Transport, deadline: Option<Duration>) -> Result<(), RunError> {
-        let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
+    /// The ticket of this side.
+    pub(super) fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// Waits for the peer's card and compares it with this rank's. Returns what the peer offers.
+    pub(super) fn meet(&self, link: &dyn Transport, deadline: Option<Duration>) -> Result<String, RunError> {
+        let theirs = self.hear(link, &self.ticket, deadline)?;
+        let Ticket { rank, peer, .. } = self.ticket;
+        self.card.compare(&theirs, (rank, &self.call), peer).map_err(RunError::Mismatch)?;
+        let theirs = String::from_utf8_lossy(&theirs);
+        Ok(theirs.lines().last().and_then(|last| last.strip_prefix(OFFERS)).unwrap_or_default().to_string())
+    }
+
+    /// Tells the peer whether this rank can accept what was offered.
+    pub(super) fn answer(&self, link: &dyn Transport, accepts: bool) -> Result<(), RunError> {
+        let words = if accepts { ACCEPTS } else { "no" };
+        Ok(link.tell(&self.ticket.answer(), words.as_bytes())?)
+    }
+
+    /// Waits for the peer's answer.
+    pub(super) fn hear_answer(&self, link: &dyn Transport, deadline: Option<Duration>) -> Result<bool, RunError> {
+        Ok(self.hear(link, &self.ticket.answer(), deadline)? == ACCEPTS.as_bytes())
+    }
+
+    /// A peer that does not arrive breaks the transport: it may arrive later, and would then wait for a launch that no
+    /// longer exists.
+    fn hear(&self, link: &dyn Transport, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, RunError> {
+        let heard = link.hear(ticket, deadline).inspect_err(|error| {
             let rank = link.rank().index();
             link.fail(match error {
                 // All ranks must be told of a rank that has left. They already know of every other cause.
@@ -199,8 +226,12 @@ impl Pending {
             // Not any earlier: until the abort words are set, the other ranks must see that this rank is waiting and is
             // not the late one.
             link.door().and_then(Door::status).iter().for_each(|status| status.goes_on());
-        })?;
-        let Ticket { rank, peer, .. } = self.ticket;
-        self.card.compare(&theirs, (rank, &self.call), peer).map_err(RunError::Mismatch)
+        });
+        Ok(heard?)
     }
 }
+
+/// Begins the last line of what a rank tells.
+const OFFERS: &str = "offers ";
+/// The answer of a rank that can accept all offers.
+const ACCEPTS: &str = "yes";

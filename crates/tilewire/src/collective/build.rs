@@ -6,6 +6,7 @@ use super::exchange_kernel::{self, ExchangeKernel};
 use super::hooks::OverlapCheck;
 use super::itinerary::{Itinerary, Work};
 use super::launch::{Launch, LaunchOptions};
+use super::one_hop::{self, OneHop};
 use super::operation::{Kind, Operation};
 use super::prepared::{PreparedExchange, Registered};
 use super::request::Request;
@@ -42,24 +43,45 @@ impl<'l> Request<'_, 'l> {
         Ok(Itinerary { work: Work::Map { blocks: len.div_ceil(share), share }, ..plan })
     }
 
-    pub(super) fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+    pub(super) fn build(mut self) -> Result<PreparedExchange<'l>, RunError> {
         let plan = self.plan()?;
         let traced = self.trace(&plan)?;
-        let unroll = self.config.unroll.unwrap_or(0);
         if let Work::Map { .. } = plan.work {
+            let unroll = self.config.unroll.unwrap_or(0);
             let device =
                 [&plan.out, &plan.inp].into_iter().find_map(|tensor| tensor.memory().reachable_from().device_only());
             let seat = device.map(|number| Seat::of_thread(&Device::open(number)?)).transpose()?;
             let bound = plan.bound();
             return Ok(PreparedExchange::alone(Launch::alone(traced, seat.as_ref(), unroll, plan.call)?, bound));
         }
-        let stores = StorePolicy::of(&plan.traffic);
-        let stores = StorePolicy { puts: self.puts.unwrap_or(stores.puts), ..stores };
-        let options = LaunchOptions { deadline: self.deadline, watched: self.watched, stores, unroll };
+        let (options, hop) = (self.options(&plan), self.in_one_hop(&plan));
         let hash = self.same_hooks.then(|| self.hooks.hash()).transpose()?;
         let cards = Cards::of(&plan, &self.hooks, hash);
         let (posted, bound) = (self.registered(&plan), plan.bound());
-        Ok(PreparedExchange::over(self.link(), traced, cards, options, (plan.call, bound))?.keeping(posted))
+        let prepared = PreparedExchange::over(self.link(), traced, cards, options, (plan.call, bound), hop);
+        Ok(prepared?.keeping(posted))
+    }
+
+    fn options(&self, plan: &Itinerary) -> LaunchOptions {
+        let stores = StorePolicy::of(&plan.traffic);
+        let stores = StorePolicy { puts: self.puts.unwrap_or(stores.puts), ..stores };
+        let unroll = self.config.unroll.unwrap_or(0);
+        LaunchOptions { deadline: self.deadline, watched: self.watched, stores, unroll }
+    }
+
+    /// The kernel that takes one hop if all ranks reach the tensors it needs, or why there is none.
+    fn in_one_hop(&mut self, staged: &Itinerary) -> Result<OneHop, String> {
+        let candidate = one_hop::candidate(self, staged)?;
+        let mut made = Vec::new();
+        for sides in candidate.sides() {
+            self.windows = candidate.windows(sides);
+            let traced = self.plan().and_then(|plan| Ok((self.trace(&plan)?, plan)));
+            self.windows.clear();
+            let (traced, plan) = traced.map_err(|error| format!("one hop cannot do it: {error}"))?;
+            let options = self.options(&plan);
+            made.push((sides, plan, traced, options));
+        }
+        candidate.traced(made)
     }
 
     /// What must stay registered while the collective can be launched: what its posts write and read, and this rank's
@@ -70,7 +92,17 @@ impl<'l> Request<'_, 'l> {
     }
 
     pub(super) fn explain(&self) -> Result<String, RunError> {
-        Ok(format!("{}\n  hooks {:016x}", self.plan()?.explain(), self.hooks.hash()?))
+        let plan = self.plan()?;
+        let hop = match &plan.work {
+            Work::Map { .. } => String::new(),
+            _ => match one_hop::candidate(self, &plan) {
+                Ok(candidate) => {
+                    format!("\n  in one hop, if the others agree at the first launch: {}", candidate.describe())
+                }
+                Err(why) => format!("\n  not in one hop: {why}"),
+            },
+        };
+        Ok(format!("{}{hop}\n  hooks {:016x}", plan.explain(), self.hooks.hash()?))
     }
 
     pub(super) fn trace(&self, plan: &Itinerary) -> Result<Traced, RunError> {

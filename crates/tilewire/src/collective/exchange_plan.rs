@@ -244,7 +244,8 @@ impl<'p, 'h> Planner<'p, 'h, '_> {
         // A post is one run of bytes, so it cannot write some columns of every row.
         let is_one_run = self.pitch(route).is_none();
         let is_posted = |window: &WindowOf| is_one_run && window.posted_bytes_of(route.peer).is_some();
-        self.window.filter(|window| !is_far || window.is_mapped(route.peer) || is_posted(window))
+        let window = self.window.filter(|window| window.only.is_none_or(|side| side == route.side));
+        window.filter(|window| !is_far || window.is_mapped(route.peer) || is_posted(window))
     }
 
     /// True if a chunk travels as it lies in the input, so that posts can read it there. Loads of a bool normalise it,

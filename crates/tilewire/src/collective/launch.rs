@@ -30,6 +30,8 @@ pub struct Launch<'l> {
     deadline: Option<Duration>,
     /// The abort words of this rank. They are polled before every launch, so they are looked up only once.
     aborts: Vec<Abort>,
+    /// In one hop: the tensors of this rank that peers touch in a launch. Not windows: those are shared anyway.
+    lent: Option<Vec<Memory>>,
 }
 
 /// The engine that runs the kernel.
@@ -104,7 +106,7 @@ impl<'l> Launch<'l> {
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
         let aborts = hosts.iter().filter_map(|host| Some(host.door()?.abort().clone())).collect();
         let ready = |engine, kernel| {
-            Ok(Launch { hosts: hosts.to_vec(), engine, kernel, args: args.clone(), call, deadline, aborts })
+            Ok(Launch { hosts: hosts.to_vec(), engine, kernel, args: args.clone(), call, deadline, aborts, lent: None })
         };
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one launch order.
@@ -149,7 +151,7 @@ impl<'l> Launch<'l> {
             None => Engine::Cpu(Prepared::of_verified(&kernel, &args, Settings::default())?),
         };
         let (hosts, aborts) = (Vec::new(), Vec::new());
-        Ok(Launch { hosts, engine, kernel: Box::new(kernel), args, call, deadline: None, aborts })
+        Ok(Launch { hosts, engine, kernel: Box::new(kernel), args, call, deadline: None, aborts, lent: None })
     }
 
     /// Runs the kernel. On the CPU, this returns when it has finished. On a GPU, this only starts it, and
@@ -164,7 +166,10 @@ impl<'l> Launch<'l> {
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
-            Engine::Cpu(prepared) => !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut(),
+            Engine::Cpu(prepared) if self.lent.is_none() => {
+                !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut()
+            }
+            Engine::Cpu(_) => false,
             Engine::Gpu(_) => false,
         }
     }
@@ -181,18 +186,53 @@ impl<'l> Launch<'l> {
                 !is_captured
             }
         };
+        let patience = self.patience();
         match &mut self.engine {
             Engine::Cpu(prepared) => {
                 let running = Running::over(&self.hosts);
+                let door = self.lent.as_ref().and_then(|_| self.hosts.first()?.door());
+                let borrowing = door.map(|door| door.borrows(patience));
+                // Once more: a peer whose launch has failed counts on it, if it has not seen that this rank borrows.
+                if let (Some(_), Some(cause)) = (&borrowing, self.aborts.iter().find_map(Abort::get)) {
+                    drop(borrowing);
+                    return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
+                }
                 let ran = prepared.run_through();
+                drop(borrowing);
                 drop(running);
                 match ran {
                     Ok(()) => self.after_posts(Proxy::leave),
-                    Err(error) => Err(self.failed(error.into())),
+                    Err(error) => {
+                        let error = self.failed(error.into());
+                        self.has_memory_back();
+                        Err(error)
+                    }
                 }
             }
             Engine::Gpu(launch) => launch.start().map_err(|error| self.not_started(is_announced, error)),
         }
+    }
+
+    /// The same launch, which permits peers to touch these tensors of this rank, and touches theirs.
+    pub(super) fn lending(self, lent: Vec<Memory>) -> Self {
+        let mut launch = self;
+        launch.lent = Some(lent);
+        launch
+    }
+
+    /// After a failure: waits until no peer can touch the tensors that this rank lent. If one can still after another
+    /// deadline, they are kept alive for ever, and host code uses atomics on them.
+    fn has_memory_back(&self) {
+        let (Some(lent), Some(door)) = (&self.lent, self.hosts.first().and_then(|host| host.door())) else { return };
+        if !door.has_all_back(self.patience()) {
+            lent.iter().for_each(Memory::expose);
+        }
+    }
+
+    /// How long to wait for lent tensors: a peer that computes or copies is not slow because a deadline is short.
+    fn patience(&self) -> Option<Duration> {
+        const LEAST: Duration = Duration::from_secs(2);
+        self.deadline.map(|deadline| deadline.max(LEAST))
     }
 
     /// As [`PreparedExchange::run_on`](super::PreparedExchange::run_on).
@@ -456,7 +496,7 @@ impl Drop for Running<'_, '_> {
 }
 
 /// Declares the alignment of these arguments.
-fn realign(kernel: &mut Kernel, args: &[Arg]) {
+pub(super) fn realign(kernel: &mut Kernel, args: &[Arg]) {
     for (param, arg) in kernel.params.keys().zip(args) {
         if let (Param::Buffer { align, ty, .. }, Arg::Buffer(banks)) = (&mut kernel.params[param], arg) {
             let least = |memory: &Memory| 1 << memory.start().addr().get().trailing_zeros().min(6);

@@ -37,6 +37,7 @@
 //! | `map_kernel.rs` | plan and kernel of [`map`] |
 //! | | **the launch** |
 //! | `agreement.rs` | what ranks tell each other before the first launch |
+//! | `one_hop.rs` | a second kernel for ranks that reach each other's tensors, and how they agree on it |
 //! | `prepared.rs` | [`PreparedExchange`]: compares itself with the peers, then launches |
 //! | `build.rs` | turns a request into a prepared kernel |
 //! | | **the user's calls** |
@@ -68,6 +69,7 @@ mod itinerary;
 mod launch;
 mod map;
 mod map_kernel;
+mod one_hop;
 mod operation;
 mod pattern;
 mod prepared;

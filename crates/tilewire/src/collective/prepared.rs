@@ -5,6 +5,7 @@ use super::agreement::{Card, Cards, Pending};
 use super::call::Call;
 use super::error::RunError;
 use super::launch::{Launch, LaunchOptions};
+use super::one_hop::{Hop, OneHop, Settled};
 use super::rebind::{Bound, RebindError, Rebound, Taker};
 use super::windows::WindowOf;
 use crate::hook::Traced;
@@ -60,6 +61,7 @@ pub struct PreparedExchange<'l> {
     /// What this rank told the others when it was built.
     cards: Vec<(Pairing, Rank, Card)>,
     peers: Peers,
+    way: Way,
     deadline: Option<Duration>,
     /// Dropped after the launch, which on a GPU waits for its end.
     registered: Registered,
@@ -73,6 +75,15 @@ pub(super) struct Registered {
     /// The regions that posts of others write.
     #[expect(dead_code, reason = "deregistered when it is dropped")]
     pub regions: Vec<PostedRegion>,
+}
+
+/// Whether the ranks reach each other's tensors.
+enum Way {
+    /// They do not, or this is not known to be faster: why.
+    Planned(String),
+    /// They will know when they have met.
+    Offered(Box<OneHop>),
+    OneHop(Box<Hop>),
 }
 
 /// The state of the agreement with the other sides.
@@ -91,7 +102,8 @@ impl<'l> PreparedExchange<'l> {
     pub(super) fn alone(launch: Launch<'l>, bound: Bound) -> Self {
         let registered = Registered::default();
         let (link, cards, peers, deadline) = (None, Vec::new(), Peers::Agree, None);
-        PreparedExchange { link, launch, bound, cards, peers, deadline, registered }
+        let way = Way::Planned("a map stays on its rank".to_string());
+        PreparedExchange { link, launch, bound, cards, peers, way, deadline, registered }
     }
 
     /// The same, keeping this registered.
@@ -109,9 +121,17 @@ impl<'l> PreparedExchange<'l> {
         cards: Cards,
         options: LaunchOptions,
         (call, bound): (Call, Bound),
+        hop: Result<OneHop, String>,
     ) -> Result<Self, RunError> {
         let (me, together) = (link.rank(), !matches!(cards, Cards::Pairs(_)));
         number(&mut traced.args, link, together);
+        let way = match hop {
+            Ok(mut hop) => {
+                hop.kernels.iter_mut().for_each(|kernel| number(&mut kernel.traced.args, link, together));
+                Way::Offered(Box::new(hop))
+            }
+            Err(why) => Way::Planned(why),
+        };
         let launch = Launch::with(&[link], traced, options, call)?;
         let cards = match cards {
             Cards::Pairs(cards) => cards,
@@ -123,7 +143,8 @@ impl<'l> PreparedExchange<'l> {
         };
         let peers = Peers::Pending { told: Vec::new(), all: together };
         let (deadline, registered) = (options.deadline, Registered::default());
-        let mut prepared = PreparedExchange { link: Some(link), launch, bound, cards, peers, deadline, registered };
+        let mut prepared =
+            PreparedExchange { link: Some(link), launch, bound, cards, peers, way, deadline, registered };
         prepared.tell(|card| card.clone())?;
         Ok(prepared)
     }
@@ -136,7 +157,11 @@ impl<'l> PreparedExchange<'l> {
             self.peers = Peers::Pending { told: Vec::new(), all: together };
         }
         for (pairing, peer, first) in &self.cards {
-            let pending = Pending::tell(link, (*pairing, *peer), card(first), self.launch.call());
+            let offers = match &self.way {
+                Way::Offered(hop) => hop.say(*pairing),
+                _ => String::new(),
+            };
+            let pending = Pending::tell(link, (*pairing, *peer), card(first), (self.launch.call(), &offers));
             let pending = pending.map_err(|error| self.launch.judged(error).during(self.launch.call()))?;
             // Added one by one: if telling the next peer fails, dropping this exchange breaks the transport for those
             // already told.
@@ -161,7 +186,39 @@ impl<'l> PreparedExchange<'l> {
         if !matches!(self.peers, Peers::Agree) {
             self.meet()?;
         }
-        self.launch.run_through()
+        match &self.way {
+            Way::OneHop(hop) if hop.others().is_some() => {
+                let rank = self.link.map_or(Rank::new(0), |link| link.rank());
+                hop.run(rank, || self.launch.run_through())
+            }
+            _ => self.launch.run_through(),
+        }
+    }
+
+    /// Says, as text to read, whether the ranks move the data in one hop, and if not, why. Before the first
+    /// [`run`](Self::run) the ranks have not met, so this is not known.
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport};
+    /// use tilewire::{Tensor, World, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (inp, out) = (Tensor::<f32>::zeros(1 << 16), Tensor::<f32>::zeros(1 << 17));
+    ///     let mut gather = all_gather(&link, &out, &inp).build()?;
+    ///     gather.run()?;
+    ///     assert!(gather.explain().contains("in one hop"), "{}", gather.explain());
+    ///     drop(gather);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn explain(&self) -> String {
+        let call = self.launch.call();
+        match &self.way {
+            Way::Planned(why) => format!("{call}\n  as planned, not in one hop: {why}"),
+            Way::Offered(_) => format!("{call}\n  in one hop, if the others agree at the first launch"),
+            Way::OneHop(hop) => format!("{call}\n  {}", hop.describe()),
+        }
     }
 
     /// Waits until all launches have ended, and reports how they ended. On the CPU they already have. Over a network,
@@ -203,7 +260,9 @@ impl<'l> PreparedExchange<'l> {
     ///
     /// Tensors that hooks captured stay, unless they are the input or the output or a part of it. Graphs that were
     /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all
-    /// ranks together give another one by [`rebind_window`](Self::rebind_window).
+    /// ranks together give another one by [`rebind_window`](Self::rebind_window). Without a window, if
+    /// [`explain`](Self::explain) says that the call goes in one hop, peers have the address as well. Launches then
+    /// copy the new tensors to the old ones and back, which is slower.
     ///
     /// ```
     /// use tilewire::{RunError, Tensor, map};
@@ -291,6 +350,25 @@ impl<'l> PreparedExchange<'l> {
         let to = self.bound.taken(by, self.link)?;
         let name = |k: usize| self.launch.param_name(k);
         let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
+        if let Way::OneHop(hop) = &mut self.way {
+            let tensors = match hop.is_local(&to.tensors) {
+                true => Some(to.tensors.clone()),
+                false => hop.detours(to.tensors.clone()),
+            };
+            if let Some(tensors) = tensors {
+                let is_direct = tensors.iter().zip(&to.tensors).all(|(x, y)| x.memory().is(y.memory()));
+                if !is_direct {
+                    let own = Rebound { tensors: tensors.clone(), ..to.clone() };
+                    args = self.bound.moved(self.launch.args(), &own, false, &|k| self.launch.param_name(k))?;
+                }
+                self.launch.rebind(args)?;
+                self.bound = Bound { tensors: tensors.clone(), ..self.bound.clone() };
+                if is_direct {
+                    hop.is_bound_to(tensors);
+                }
+            }
+            return Ok(());
+        }
         let posted = self.posted_from(&to)?;
         // The launches are those of another operation, so that a rank that has not rebound is not taken for one that
         // has.
@@ -358,11 +436,22 @@ impl<'l> PreparedExchange<'l> {
     #[cold]
     fn meet(&mut self) -> Result<(), RunError> {
         if let (Peers::Pending { told, all }, Some(link)) = (&self.peers, self.link) {
-            let mut first = Ok(());
+            let (mut first, mut heard) = (Ok(()), Vec::new());
             for side in told {
-                first = first.and(side.meet(link, self.deadline));
+                first = first.and(side.meet(link, self.deadline).map(|offers| heard.push(offers)));
                 if first.is_err() && !all {
                     break;
+                }
+            }
+            let mut taken = None;
+            if let (Ok(()), Way::Offered(hop)) = (&first, &self.way) {
+                match hop.settle(link, told, &heard, self.deadline) {
+                    Ok(settled) => taken = Some(settled),
+                    Err(error) => {
+                        // The others take this rank's launch for granted.
+                        self.give_up(AbortCode::Failed);
+                        first = Err(error);
+                    }
                 }
             }
             if let Err(error) = &first
@@ -387,11 +476,37 @@ impl<'l> PreparedExchange<'l> {
             }
             let refused = |error| Peers::Refused(self.launch.judged(error).during(self.launch.call()));
             self.peers = first.map_or_else(refused, |()| Peers::Agree);
+            if let Some(settled) = taken {
+                self.take(link, settled)?;
+            }
         }
         match &self.peers {
             Peers::Refused(error) => Err(error.clone()),
             _ => Ok(()),
         }
+    }
+
+    /// The ranks have agreed: takes one hop with this memory of the peers, or the kernel that was planned.
+    fn take(&mut self, link: &'l dyn Transport, settled: Result<Settled, String>) -> Result<(), RunError> {
+        let settled = match settled {
+            Ok(settled) => settled,
+            Err(why) => {
+                self.way = Way::Planned(why);
+                return Ok(());
+            }
+        };
+        let Way::Offered(hop) = std::mem::replace(&mut self.way, Way::Planned(String::new())) else { return Ok(()) };
+        let (launch, hop) = hop.bind(link, settled).inspect_err(|error| {
+            self.give_up(AbortCode::Failed);
+            self.peers = Peers::Refused(error.clone());
+        })?;
+        let now = self.bound.tensors.clone();
+        self.launch = launch;
+        self.bound = hop.bound(self.bound.clone());
+        self.way = Way::OneHop(Box::new(hop));
+        // The user may have bound other tensors since it was built.
+        let is_same = now.iter().zip(&self.bound.tensors).all(|(x, y)| x.memory().is(y.memory()));
+        if is_same { Ok(()) } else { self.rebind_to(now.map(Taker::Tensor)) }
     }
 
     /// Breaks the transport: a peer may have launched an operation that this rank will not launch.

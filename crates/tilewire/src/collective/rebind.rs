@@ -180,6 +180,7 @@ errors! {
 const NAMES: [&str; 2] = ["output", "input"];
 
 /// The new tensors of a kernel, and its new windows.
+#[derive(Clone)]
 pub(super) struct Rebound {
     pub tensors: [AnyTensor; 2],
     pub windows: UsedWindows,

@@ -6,6 +6,7 @@ use crate::link::{LineSet, Registered, Window};
 use crate::tensor::Memory;
 use crate::transport::Rank;
 use crate::transport::TransportError;
+use crate::transport::layout::Side;
 use crate::transport::proxy::PostedRegion;
 use std::sync::Arc;
 
@@ -21,23 +22,40 @@ pub(super) struct WindowOf {
     /// Its control lines.
     pub lines: LineSet,
     pub number: String,
-    registered: Arc<Registered>,
+    /// `None` if it stands for a tensor that is in no window.
+    registered: Option<Arc<Registered>>,
     /// True if the handle that was given had been deregistered.
     is_over: bool,
+    /// The only legs that use it: those that send, or those that receive. `None`: all.
+    pub only: Option<Side>,
 }
 
 impl WindowOf {
     pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
         let (posted, number) = (window.posted().cloned(), window.number().to_string());
-        let (lines, registered, is_over) = (window.lines().clone(), window.registered().clone(), window.is_over());
-        WindowOf { peers, posted, own, ty: W::TYPE, lines, number, registered, is_over }
+        let (lines, registered) = (window.lines().clone(), Some(window.registered().clone()));
+        let is_over = window.is_over();
+        WindowOf { peers, posted, own, ty: W::TYPE, lines, number, only: None, registered, is_over }
     }
 
     /// The error if it was deregistered.
     pub(super) fn check(&self) -> Result<(), TransportError> {
-        let number = || self.number.clone();
-        if self.is_over { Err(TransportError::Deregistered { number: number() }) } else { self.registered.check() }
+        if self.is_over {
+            return Err(TransportError::Deregistered { number: self.number.clone() });
+        }
+        self.registered.as_ref().map_or(Ok(()), |registered| registered.check())
+    }
+
+    /// Stands for tensors of all ranks that are in no window.
+    pub(super) fn of_tensors(peers: Vec<Option<Memory>>, own: Memory, ty: Type) -> WindowOf {
+        let (lines, number) = (LineSet::default(), "one hop".to_string());
+        WindowOf { peers, posted: None, own, ty, lines, number, registered: None, is_over: false, only: None }
+    }
+
+    /// The same for legs of this side alone; `None`: for all.
+    pub(super) fn only_for(self, only: Option<Side>) -> WindowOf {
+        WindowOf { only, ..self }
     }
 
     /// True if this rank loads and stores in a rank's window.
@@ -79,7 +97,7 @@ impl UsedWindows {
     /// True if one of them was deregistered.
     #[inline]
     pub(super) fn are_over(&self) -> bool {
-        self.of.iter().flatten().any(|window| window.registered.is_over())
+        self.of.iter().flatten().filter_map(|window| window.registered.as_ref()).any(|registered| registered.is_over())
     }
 
     /// The error if one of them was deregistered.

@@ -13,7 +13,7 @@ use crate::hook::Block;
 use crate::schedule::Peer;
 use crate::tensor::Memory;
 use crate::transport::proxy::PostedSource;
-use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{Cause, Door, LinkShape, Offer, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +122,8 @@ macro_rules! delegate {
                 fn posts_windows(&self) -> bool;
                 fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool;
                 fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError>;
+                fn offer(&self, memory: &Memory) -> Option<Offer>;
+                fn accept(&self, peer: Rank, offer: &str) -> Option<Memory>;
                 fn broken(&self) -> Option<Cause>;
                 fn deadline(&self) -> Option<Duration>;
                 fn copies(&self) -> u32;

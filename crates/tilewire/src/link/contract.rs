@@ -9,7 +9,9 @@ use crate::hook::Block;
 use crate::schedule::{LoadStore, Peer, PostedReach, PostedWindow};
 use crate::tensor::{Element, Memory, NoMemory, Tensor};
 use crate::transport::proxy::PostedSource;
-use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, There, Ticket, TransportError};
+use crate::transport::{
+    Cause, Door, LinkShape, Offer, Pairing, PeerEndpoint, Protocol, Rank, There, Ticket, TransportError,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -223,6 +225,18 @@ pub trait Transport {
     /// [`reads_in_place`](Transport::reads_in_place).
     fn post_source(&self, _peer: Rank, _from: PostFrom<'_>) -> Result<PostedSource, TransportError> {
         Err(TransportError::NoWindows)
+    }
+
+    /// What to tell the other ranks, so that launches of theirs can load and store in this memory of this rank. `None`
+    /// if they cannot. A local call. Collectives whose outputs peers reach write them in one hop.
+    fn offer(&self, _memory: &Memory) -> Option<Offer> {
+        None
+    }
+
+    /// The memory that another rank has [offered](Transport::offer), as launches of this rank reach it. `None` if they
+    /// cannot.
+    fn accept(&self, _peer: Rank, _offer: &str) -> Option<Memory> {
+        None
     }
 
     // ---- the end ------------------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ use crate::tensor::{Memory, Purpose};
 use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
 use crate::transport::local_buffer::LocalBuffers;
+use crate::transport::offer::Accepted;
 use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Pairing,
-    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
+    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Offer,
+    Pairing, PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
 };
 use std::fmt;
 use std::ops::Range;
@@ -137,6 +138,7 @@ pub struct ShmTransport {
     buffers: LocalBuffers,
     sets: LineSets,
     windows: WindowRegistry,
+    accepted: Accepted,
     segments: SegmentSet,
     door: Door,
     watch: Watch,
@@ -214,7 +216,8 @@ impl ShmTransport {
         let desk = Desk::new(world, name, &segments, departures);
         let (door, sets) = (desk.door(&segments), LineSets::new(layout.geometry().window_sets));
         let (buffers, windows) = (LocalBuffers::default(), WindowRegistry::default());
-        Ok(ShmTransport { desk, layout, machines, table, buffers, sets, windows, segments, door, watch })
+        let accepted = Accepted::default();
+        Ok(ShmTransport { desk, layout, machines, table, buffers, sets, windows, accepted, segments, door, watch })
     }
 
     /// Ends the transport once all ranks have called this. Collective. After `Ok`, no peer will touch this rank's
@@ -403,7 +406,8 @@ impl Transport for ShmTransport {
         self.check()?;
         call.agree(&self.desk, &self.sets, |world, bytes| {
             // These segments' sockets are closed here: the transport's own monitor notices when a peer dies.
-            let segments = world.segments("window", bytes, self.in_own_domains(), world.deadline())?;
+            let options = SegmentOptions { keeps_file: true, ..self.in_own_domains() };
+            let segments = world.segments("window", bytes, options, world.deadline())?;
             Ok((0..world.size()).map(|rank| segments.mapped(rank)).collect())
         })
     }
@@ -430,6 +434,15 @@ impl Transport for ShmTransport {
 
     fn windows(&self) -> Option<&WindowRegistry> {
         Some(&self.windows)
+    }
+
+    fn offer(&self, memory: &Memory) -> Option<Offer> {
+        // The ranks of several domains do not all reach each other.
+        if self.table.is_some() { Accepted::offer(&self.desk.world, memory) } else { None }
+    }
+
+    fn accept(&self, _peer: Rank, offer: &str) -> Option<Memory> {
+        self.accepted.accept(&self.desk.world, offer)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

@@ -11,6 +11,11 @@
 //! ```
 //! A thread's own bytes become shared when they are registered as a window, for all handles to them.
 //!
+//! There is one exception. In a launch in one hop, kernels of other ranks' threads use a thread's own memory as well
+//! ([`Memory::for_other_threads`]). They do so only while the home thread is inside of a launch of its own, which
+//! signals order. If such a launch fails and a peer may still write, the memory is [exposed](Memory::expose), and
+//! counts as shared from then on.
+//!
 //! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses happen there.
 //! [`bytes_of`] and the CPU engine take handles, which may come from other threads, so they compare threads.
 
@@ -149,6 +154,32 @@ pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
         // reference outlives a later write through another handle.
         Access::Own(_) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
     }
+}
+
+/// Overwrites the bytes of a memory, row by row if it has gaps. For bytes that [`bytes_of`] returned for memory of the
+/// same element type, so that they are valid elements.
+pub(crate) fn overwrite(memory: &Memory, bytes: &[u8]) -> Result<(), AccessError> {
+    here(memory)?;
+    assert_eq!(bytes.len(), memory.covered(), "a copy to {memory:?}");
+    if let Access::Device(device) = memory.access() {
+        return write_to_device(memory, &**device, bytes);
+    }
+    let width = memory.rows().width.max(1);
+    for ((_, row), bytes) in memory.runs().zip(bytes.chunks(width)) {
+        let start = row.start().as_ptr();
+        match memory.access() {
+            Access::Own(home) if !home.is_here() => return Err(AccessError::OtherThread { bytes: bytes.len() }),
+            // SAFETY: `chunks` and `runs` give pieces of one length, valid for writes while the handle lives. Nobody
+            // else touches the bytes: only the home thread has tensors of the memory and runs kernels on it, and that
+            // thread is busy here. `bytes` are a vector's, and so do not overlap.
+            Access::Own(_) => unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) },
+            _ => bytes.iter().enumerate().for_each(|(at, &byte)| {
+                // SAFETY: inside, as above, in memory that others may write: they meet only atomic stores here.
+                unsafe { AtomicU8::from_ptr(start.add(at)) }.store(byte, Ordering::Relaxed);
+            }),
+        }
+    }
+    Ok(())
 }
 
 /// Refuses memory that its owner has taken back.

@@ -42,7 +42,7 @@ unsafe impl Sync for Memory {}
 struct Keep {
     reach: ReachableFrom,
     held: Held,
-    /// True once peers may write bytes that were one thread's own: from then on they are shared.
+    /// True once others may write bytes that were one thread's own at any time: from then on they are shared.
     shared: AtomicBool,
     /// True once host code has had the elements in place, which it may still have.
     celled: AtomicBool,
@@ -75,6 +75,13 @@ type Alive = Arc<dyn Any + Send + Sync>;
 
 /// Something that lives as long as the handles of a memory.
 pub(crate) type Guard = Alive;
+
+/// What keeps host bytes alive, and a guard that goes with their last handle.
+struct AliveWith {
+    alive: Alive,
+    #[expect(dead_code, reason = "dropped with the last handle")]
+    guard: Guard,
+}
 
 /// Bytes of a device, and a guard that goes with their last handle.
 struct Guarded {
@@ -170,6 +177,19 @@ impl Keep {
     #[inline]
     fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Acquire)
+    }
+}
+
+/// The bytes of a [stand-in](Memory::stand_in): there are none.
+struct Nowhere;
+
+impl DeviceBytes for Nowhere {
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("memory that stands for other memory has no bytes".into())
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("memory that stands for other memory has no bytes".into())
     }
 }
 
@@ -331,6 +351,18 @@ impl Memory {
         Memory::of(start, bytes, ReachableFrom { host: false, devices }, Held::Device(keep))
     }
 
+    /// Stands for memory of `bytes` bytes that is not known yet, while a kernel is traced: nobody reaches it. Those
+    /// with different numbers, below 2¹⁴, share no bytes with each other or with memory of the host.
+    pub(crate) fn stand_in(number: usize, bytes: usize) -> Memory {
+        /// Above all addresses of a host and of its devices.
+        const BEYOND: u64 = 1 << 62;
+        const APART: u32 = 47;
+        assert!(number < 1 << 14 && bytes < 1 << APART, "stand-in {number} of {bytes} bytes");
+        let address = BEYOND | (number as u64) << APART;
+        // SAFETY: there are no kernels of no devices, and the keep-alive copies nothing.
+        unsafe { Memory::on_device(address, bytes, Vec::new(), Arc::new(Nowhere)) }
+    }
+
     /// Where loads and stores can reach the bytes from.
     pub fn reachable_from(&self) -> &ReachableFrom {
         &self.keep.reach
@@ -362,15 +394,34 @@ impl Memory {
         }
     }
 
+    /// Keeps the bytes alive for ever, and makes host code use atomics from now on: others may still write them.
+    pub(crate) fn expose(&self) {
+        self.keep.shared.store(true, Ordering::Release);
+        std::mem::forget(self.clone());
+    }
+
     /// Host code has the elements in place.
     pub(super) fn note_cells(&self) {
         self.keep.celled.store(true, Ordering::Relaxed);
     }
 
-    /// What keeps the bytes of host memory alive.
-    pub(crate) fn kept_by(&self) -> Option<&(dyn Any + Send + Sync)> {
+    /// A handle to the same bytes for kernels that another thread runs. It keeps the bytes alive.
+    ///
+    /// # Safety
+    /// The bytes must be in the host's reach and not lent. While a kernel of another thread may touch them, the home
+    /// thread must not, unless they are shared or [exposed](Memory::expose); signals must order what both do.
+    pub(crate) unsafe fn for_other_threads(&self) -> Memory {
+        let (reach, kept) = (self.keep.reach.clone(), Held::Shared(self.keep.clone()));
+        Memory::of_rows(self.start, self.rows, reach, kept, None)
+    }
+
+    /// What keeps the bytes of host memory alive, if it is of this type.
+    pub(crate) fn kept_by<T: Any>(&self) -> Option<&T> {
         match &self.keep.held {
-            Held::Own(_, alive) | Held::Shared(alive) => Some(&**alive),
+            Held::Own(_, alive) | Held::Shared(alive) => {
+                let with = alive.downcast_ref::<AliveWith>();
+                with.map_or(alive, |with| &with.alive).downcast_ref()
+            }
             Held::Device(_) => None,
         }
     }
@@ -417,7 +468,7 @@ impl Memory {
     pub(crate) fn holding(self, guard: Guard) -> Memory {
         let held = match &self.keep.held {
             Held::Own(..) => panic!("{self:?} is one thread's own"),
-            Held::Shared(alive) => Held::Shared(Arc::new((alive.clone(), guard))),
+            Held::Shared(alive) => Held::Shared(Arc::new(AliveWith { alive: alive.clone(), guard })),
             Held::Device(bytes) => Held::Device(Arc::new(Guarded { bytes: bytes.clone(), guard })),
         };
         Memory { keep: Memory::of(self.start, 0, self.keep.reach.clone(), held).keep, ..self }

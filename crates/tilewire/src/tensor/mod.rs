@@ -19,8 +19,8 @@ mod ring;
 mod rows;
 mod strided;
 
-pub(crate) use access::HomeThread;
 pub use access::{AccessError, bytes_of};
+pub(crate) use access::{HomeThread, overwrite};
 pub(crate) use block::Block;
 pub use foreign::Foreign;
 pub(crate) use grid::Grid;

@@ -215,6 +215,12 @@ impl Abort {
         set
     }
 
+    /// The word of [`super::loans`], in the same header.
+    #[inline]
+    pub(super) fn borrows(&self) -> &AtomicU64 {
+        &self.segment.header().borrows.0
+    }
+
     /// The word itself, for code that polls: any value but 0 is an abort.
     #[inline]
     pub fn word(&self) -> &AtomicU64 {

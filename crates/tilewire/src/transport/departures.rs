@@ -18,13 +18,26 @@ struct Left {
     /// True if any rank has left. Waits usually look at nothing else.
     any: AtomicBool,
     ranks: Vec<AtomicBool>,
+    /// Those whose process has ended, and that have not said goodbye.
+    dead: Vec<AtomicBool>,
 }
 
 impl Departures {
     /// A list for this many ranks, none of which has left yet. With 0, no departure is ever noticed.
     pub(crate) fn new(ranks: usize) -> Departures {
-        let ranks = (0..ranks).map(|_| AtomicBool::new(false)).collect();
-        Departures(Arc::new(Left { any: AtomicBool::new(false), ranks }))
+        let none = || (0..ranks).map(|_| AtomicBool::new(false)).collect();
+        Departures(Arc::new(Left { any: AtomicBool::new(false), ranks: none(), dead: none() }))
+    }
+
+    /// The rank's process has ended without a goodbye, or its transport was dropped by a panic.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn note_death(&self, rank: usize) {
+        self.0.dead[rank].store(true, Ordering::Release);
+    }
+
+    /// True if this rank has left or died: it touches no other rank's memory any more.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        self.has_left(rank) || self.0.dead.get(rank).is_some_and(|dead| dead.load(Ordering::Acquire))
     }
 
     pub(crate) fn note(&self, rank: usize) {

@@ -70,6 +70,9 @@ impl Desk {
         self.check()?;
         let told = self.world.set(&ticket.mine(&self.name), card, self.world.deadline());
         told.map_err(|error| self.lost(error.into()))?;
+        if ticket.is_answer() {
+            return Ok(());
+        }
         self.pairings.take(ticket);
         self.pairings.name(ticket, &first_line(card));
         Ok(())
@@ -95,7 +98,7 @@ impl Desk {
         if !matches!(heard, Err(TransportError::NotMet { .. })) {
             self.status.goes_on();
         }
-        if let Ok(card) = &heard {
+        if let (Ok(card), false) = (&heard, ticket.is_answer()) {
             self.pairings.name(ticket, &first_line(card));
         }
         heard

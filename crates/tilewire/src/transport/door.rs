@@ -115,6 +115,11 @@ impl Door {
         self.status.as_ref()
     }
 
+    /// The abort words of all ranks, by rank.
+    pub(super) fn aborts(&self) -> impl Iterator<Item = &Abort> {
+        self.ranks.iter().map(|rank| &rank.abort)
+    }
+
     /// Which of [`doorbells`](Self::doorbells) is this rank's.
     pub(crate) fn own(&self) -> usize {
         self.own

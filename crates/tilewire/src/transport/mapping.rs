@@ -22,8 +22,9 @@ pub(super) const HEADER: usize = 4096;
 /// for, in its status line, and a kernel's dealings with all its peers. 4: whether those are credits alone. 5: a window
 /// that a rank called for in vain. 6: the late rank, in the reason of a wait that expired, and two ranks that differ,
 /// as a verdict. 7: whether a rank's host waits for its kernels, and whether its GPU has work. 8: a rank that lost the
-/// store, or its network to another rank, in the abort word.
-pub(super) const LAYOUT: u32 = 8;
+/// store, or its network to another rank, in the abort word. 9: whether a rank is in a launch that may write others'
+/// tensors.
+pub(super) const LAYOUT: u32 = 9;
 
 /// The start of every segment. All zeros is its initial state: no abort, nobody asleep.
 #[repr(C)]
@@ -31,6 +32,8 @@ pub(super) struct Header {
     pub(super) abort: Line<AtomicU64>,
     pub(super) doorbell: Line<AtomicU32>,
     pub(super) status: StatusWords,
+    /// Nonzero while the rank is in a launch that may write tensors of others: see [`super::loans`].
+    pub(super) borrows: Line<AtomicU64>,
 }
 
 /// A value on cache lines of its own.
@@ -41,6 +44,9 @@ pub(super) struct Line<T>(pub(super) T);
 pub(super) struct Mapping {
     start: NonNull<u8>,
     release: Release,
+    /// The file that holds the bytes, if this process made it: peers map it, too.
+    #[cfg(target_os = "linux")]
+    file: Option<(std::os::fd::OwnedFd, usize)>,
 }
 
 enum Release {
@@ -71,7 +77,12 @@ impl Mapping {
         if populate {
             block.touch();
         }
-        Some(Mapping { start: block.start(), release: Release::Free(block) })
+        Some(Mapping {
+            start: block.start(),
+            release: Release::Free(block),
+            #[cfg(target_os = "linux")]
+            file: None,
+        })
     }
 
     /// Takes over a mapping.
@@ -81,7 +92,22 @@ impl Mapping {
     /// cannot be truncated, and nobody else unmaps it.
     #[cfg(target_os = "linux")]
     pub(super) unsafe fn mapped(start: NonNull<u8>, total: usize) -> Mapping {
-        Mapping { start, release: Release::Unmap { total } }
+        Mapping { start, release: Release::Unmap { total }, file: None }
+    }
+
+    /// The same mapping, with its file of `total` bytes, which stays open as long as the mapping.
+    #[cfg(target_os = "linux")]
+    pub(super) fn with_file(self, file: std::os::fd::OwnedFd, total: usize) -> Mapping {
+        let mut mapping = self;
+        mapping.file = Some((file, total));
+        mapping
+    }
+
+    /// The file that holds the bytes, and its size, if this process made it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn file(&self) -> Option<(std::os::fd::BorrowedFd<'_>, usize)> {
+        use std::os::fd::AsFd;
+        self.file.as_ref().map(|(file, total)| (file.as_fd(), *total))
     }
 
     #[inline]
@@ -90,6 +116,12 @@ impl Mapping {
         // alive as long as `self`. All fields are atomics, so any bytes are valid values and other writers (threads,
         // processes) do no harm.
         unsafe { self.start.cast::<Header>().as_ref() }
+    }
+
+    /// First byte of the header.
+    #[cfg(target_os = "linux")]
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
     }
 
     /// First byte after the header.

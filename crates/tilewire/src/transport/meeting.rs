@@ -14,6 +14,7 @@ use super::abort::{Abort, Cause};
 use super::departures::Departures;
 use super::mapping::Mapping;
 use super::segment::SegmentSet;
+use crate::tensor::Memory;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,6 +33,8 @@ struct Table {
     left: HashMap<(u64, usize), SegmentSet>,
     /// By ticket: what a rank shows to all, and how many ranks have yet to see it.
     shown: HashMap<u64, (Shown, usize)>,
+    /// By ticket: memory that a rank offers to the launches of others.
+    offered: HashMap<u64, Memory>,
     /// All segments that were left here or are watched. Dropped ones are removed when the next set is added.
     segments: Vec<Weak<Mapping>>,
     /// Why the world ended, if it did.
@@ -108,6 +111,26 @@ impl Meeting {
         let (what, left) = table.shown.get_mut(&ticket)?;
         *left -= 1;
         if *left > 0 { Some(what.clone()) } else { table.shown.remove(&ticket).map(|(what, _)| what) }
+    }
+
+    /// Offers memory to the launches of other ranks, until it is [withdrawn](Self::withdraw). Returns its ticket.
+    pub(super) fn offer(&self, memory: Memory) -> u64 {
+        let mut table = self.table();
+        let ticket = table.next;
+        table.next += 1;
+        table.offered.insert(ticket, memory);
+        ticket
+    }
+
+    /// What was offered.
+    pub(super) fn offered(&self, ticket: u64) -> Option<Memory> {
+        self.table().offered.get(&ticket).cloned()
+    }
+
+    pub(super) fn withdraw(&self, ticket: u64) {
+        let withdrawn = self.table().offered.remove(&ticket);
+        // Dropped without the lock: it may be the last handle, and the owner of foreign memory may do anything.
+        drop(withdrawn);
     }
 
     /// A rank has failed: ends the waits on all segments, including future ones. The first cause stays.

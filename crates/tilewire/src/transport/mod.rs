@@ -40,9 +40,11 @@ mod gathering;
 mod herald;
 mod launcher;
 pub mod layout;
+mod loans;
 pub(crate) mod local_buffer;
 mod mapping;
 pub(crate) mod meeting;
+pub(crate) mod offer;
 pub(crate) mod pairing;
 pub mod proxy;
 mod rank;
@@ -88,9 +90,11 @@ pub use endpoint::{
 };
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};
+
 pub use local_buffer::{LocalBuffer, LocalBufferError};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
+pub use offer::Offer;
 pub use pairing::{Pairing, Ticket};
 pub use rank::Rank;
 pub use rendezvous::TransportError;

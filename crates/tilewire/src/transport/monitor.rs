@@ -247,7 +247,12 @@ impl Watch {
                 self.departures.note(rank);
                 self.own().wake();
             }
-            End::Failure(code) => self.tell(Cause { code, rank, reason: 0 }),
+            End::Failure(code) => {
+                // The kernel closes a socket when the last thread of its process has ended, and a transport is dropped
+                // when no launch uses it.
+                self.departures.note_death(rank);
+                self.tell(Cause { code, rank, reason: 0 });
+            }
         }
         self.peers()[rank] = if end == End::Goodbye { Peer::Left } else { Peer::Dead };
         self.change.notify_all();

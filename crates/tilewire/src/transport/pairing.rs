@@ -53,6 +53,19 @@ pub struct Ticket {
 const NUMBER_BITS: u32 = 13;
 
 impl Ticket {
+    /// Set in the number of an answer.
+    const ANSWER: u64 = 1 << 63;
+
+    /// The ticket under which the two sides of this one tell each other a second time.
+    pub(crate) fn answer(self) -> Ticket {
+        Ticket { number: self.number | Self::ANSWER, ..self }
+    }
+
+    /// True if it is the second one of an operation.
+    pub(crate) fn is_answer(&self) -> bool {
+        self.number & Self::ANSWER != 0
+    }
+
     /// The operation that signals and packets of its launches carry, the same on both sides. It repeats after 8,192
     /// operations of the kind between two ranks.
     pub fn operation(&self) -> u16 {
@@ -83,7 +96,8 @@ impl Ticket {
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ticket { rank, peer, number, .. } = self;
+        let Ticket { rank, peer, .. } = self;
+        let number = self.number & !Self::ANSWER;
         match self.pairing {
             Pairing::Send => {
                 write!(f, "send number {number} of rank {rank} to rank {peer}, which has built no receive for it")

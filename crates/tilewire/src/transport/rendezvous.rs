@@ -167,6 +167,11 @@ impl Shared {
         self.meeting.as_deref()
     }
 
+    /// The meeting as a handle, if ranks are threads.
+    pub(super) fn meeting_handle(&self) -> Option<std::sync::Arc<super::meeting::Meeting>> {
+        self.meeting.clone()
+    }
+
     pub(crate) fn are_threads(&self) -> bool {
         self.meeting.is_some()
     }

@@ -45,11 +45,19 @@ pub struct SegmentOptions {
     pub huge_pages: bool,
     /// Which ranks map each other's segments, if they are processes.
     pub domains: Domains,
+    /// True if this process keeps the file of its own segment open, so that peers find tensors in it.
+    pub keeps_file: bool,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { deadline: Duration::from_secs(30), populate: false, huge_pages: true, domains: Domains::One }
+        SegmentOptions {
+            deadline: Duration::from_secs(30),
+            populate: false,
+            huge_pages: true,
+            domains: Domains::One,
+            keeps_file: false,
+        }
     }
 }
 
@@ -414,7 +422,7 @@ mod processes {
         let machine = cards.iter().filter(|other| other.machine() == card.machine());
         let machine: Vec<&Door> = machine.filter_map(|card| card.door.as_ref().ok()).collect();
         let mut own = None;
-        let segment = take(total, &left, &machine, options.populate).map(|(file, mapping)| {
+        let segment = take(total, &left, &machine, options).map(|(file, mapping)| {
             own = Some(Arc::new(mapping));
             file
         });
@@ -497,7 +505,7 @@ mod processes {
         total: usize,
         left: &MemoryLeft,
         doors: &[&Door],
-        populate: bool,
+        options: &SegmentOptions,
     ) -> Result<(OwnedFd, Mapping), SegmentError> {
         let of = |ranks: usize| (total as u64).saturating_mul(ranks as u64);
         // A control group pays for the segments of its own ranks, the machine for all.
@@ -505,7 +513,12 @@ mod processes {
         left.check_shared(of(doors.len()), in_group)
             .map_err(|shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) })?;
         let file = memfd::create(total)?;
-        let mapping = memfd::map(file.as_fd(), total, populate)?;
+        let mapping = memfd::map(file.as_fd(), total, options.populate)?;
+        // Without it, peers do not find tensors in it, and nothing else is lost.
+        let mapping = match options.keeps_file.then(|| file.try_clone()) {
+            Some(Ok(kept)) => mapping.with_file(kept, total),
+            _ => mapping,
+        };
         Ok((file, mapping))
     }
 
@@ -522,20 +535,14 @@ mod processes {
         // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking,
         // and lives as long as the keep-alive that is passed along. It was made here, so nobody else has its address or
         // descriptor.
-        Ok(unsafe { Memory::foreign(start, bytes, Arc::new(Exportable { mapping, file, total })) })
+        Ok(unsafe { Memory::foreign(start, bytes, Arc::new(mapping.with_file(file, total))) })
     }
 
-    /// A file and its mapping here.
-    struct Exportable {
-        mapping: Mapping,
-        file: OwnedFd,
+    /// A part of a file that this process has open.
+    pub(super) struct Export<'m> {
+        file: BorrowedFd<'m>,
         /// Bytes of the file.
         total: usize,
-    }
-
-    /// A part of such a file.
-    pub(super) struct Export<'m> {
-        of: &'m Exportable,
         /// The first byte, counted from the header's end.
         offset: usize,
         bytes: usize,
@@ -543,13 +550,14 @@ mod processes {
 
     impl Export<'_> {
         pub(super) fn of(memory: &Memory) -> Option<Export<'_>> {
-            let of = memory.kept_by()?.downcast_ref::<Exportable>()?;
-            let offset = memory.start().addr().get().checked_sub(of.mapping.bytes().addr().get())?;
-            Some(Export { of, offset, bytes: memory.bytes() })
+            let of = memory.kept_by::<Mapping>()?;
+            let (file, total) = of.file()?;
+            let offset = memory.start().addr().get().checked_sub(of.bytes().addr().get())?;
+            Some(Export { file, total, offset, bytes: memory.bytes() })
         }
 
         pub(super) fn said(&self) -> String {
-            format!("{} {} {}", self.of.total, self.offset, self.bytes)
+            format!("{} {} {}", self.total, self.offset, self.bytes)
         }
     }
 
@@ -565,7 +573,7 @@ mod processes {
         }
         let usage = |what: String| SegmentError::Usage { what };
         let export = Export::of(own).ok_or_else(|| usage("memory that cannot be passed on".to_string()))?;
-        let files = swap_descriptors(sockets, export.of.file.as_fd(), deadline)?;
+        let files = swap_descriptors(sockets, export.file, deadline)?;
         let map = |(file, said): (Option<OwnedFd>, &Vec<u8>)| {
             let Some(file) = file else { return Ok(None) };
             let text = String::from_utf8_lossy(said);

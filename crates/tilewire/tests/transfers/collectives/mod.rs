@@ -13,6 +13,7 @@ pub mod in_place;
 #[cfg(feature = "check")]
 mod legs;
 mod many;
+mod one_hop;
 mod processes;
 mod rebind;
 pub mod reductions;

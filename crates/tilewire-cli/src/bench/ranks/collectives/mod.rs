@@ -143,8 +143,7 @@ fn sides<'l>(links: &'l Links, work: Work, bytes: usize) -> Result<Vec<Side<'l>>
     Ok(sides)
 }
 
-/// The protocols that are compared. Tensors are registered for `direct` alone, and targets are for it where it exists;
-/// figures without it are shown beside.
+/// The protocols that are compared. Tensors are registered for `direct` alone; those of `default` are ordinary ones.
 fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
     let against = match work {
         _ if bytes <= SMALL => Limit::Words,
@@ -156,7 +155,21 @@ fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
     let aim = aim(work, bytes, ranks);
     match work {
         _ if bytes <= SMALL => vec![race("packet", None, aim)],
-        _ => vec![race("direct", Some(Primitive::Direct), aim), race("staged", Some(Primitive::Staged), Aim::None)],
+        _ => vec![
+            race("direct", Some(Primitive::Direct), aim),
+            race("staged", Some(Primitive::Staged), Aim::None),
+            race("default", None, default_aim(work, bytes, ranks)),
+        ],
+    }
+}
+
+/// The target of calls over ordinary tensors, which take one hop.
+fn default_aim(work: Work, bytes: usize, ranks: usize) -> Aim {
+    match work {
+        _ if ranks > cores() => Aim::None,
+        Work::AllReduce if bytes >= 8 * MIB => Aim::Ratio(0.8),
+        Work::AllToAll | Work::AllGather | Work::ReduceScatter | Work::AllReduce => Aim::Ratio(0.85),
+        Work::Transposing | Work::Broadcast | Work::Gather | Work::Scatter => Aim::None,
     }
 }
 
