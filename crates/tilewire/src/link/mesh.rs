@@ -25,7 +25,8 @@ use crate::transport::proxy::Carrier;
 use crate::transport::proxy::{LoopCarrier, LoopEnd, PostedSource, Proxy, ProxyThread};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{
-    Cause, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError, World,
+    Cause, Domains, Door, LinkKind, LinkShape, LocalBuffers, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket,
+    TransportError, World,
 };
 use agreement::agreed;
 #[cfg(feature = "cuda")]
@@ -424,6 +425,10 @@ impl Transport for MeshTransport {
 
     fn windows(&self) -> Option<&WindowRegistry> {
         self.near.transport().windows()
+    }
+
+    fn local_buffers(&self) -> Option<&LocalBuffers> {
+        self.near.transport().local_buffers()
     }
 
     fn posts_windows(&self) -> bool {
