@@ -18,12 +18,12 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewire::hook::Block;
-use tilewire::link::{Transport, WindowCall, WindowParts};
+use tilewire::link::{Transport, WindowCall, WindowParts, WindowRegistry};
 use tilewire::schedule::{LoadStore, Peer};
 use tilewire::transport::layout::{Geometry, Layout};
 use tilewire::transport::{
-    Bootstrap, BootstrapError, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, Protocol, Rank,
-    SegmentError, SegmentSet, Ticket, TransportError,
+    Bootstrap, BootstrapError, Deadline, Door, LinkKind, LinkShape, LocalBuffers, Pairing, PeerEndpoint, Protocol,
+    Rank, SegmentError, SegmentSet, Ticket, TransportError,
 };
 use tilewire::{Memory, World};
 
@@ -69,6 +69,8 @@ impl Outboxes {
             segments,
             windows: self.windows.clone(),
             window_calls: Cell::new(0),
+            registry: WindowRegistry::default(),
+            buffers: LocalBuffers::default(),
         }
     }
 }
@@ -89,6 +91,9 @@ pub struct OutboxTransport {
     windows: Arc<Mutex<HashMap<u64, Vec<Option<SegmentSet>>>>>,
     /// Windows that this rank has called for.
     window_calls: Cell<u64>,
+    /// Its windows, and its buffers with handles.
+    registry: WindowRegistry,
+    buffers: LocalBuffers,
 }
 
 impl OutboxTransport {
@@ -157,6 +162,14 @@ impl Transport for OutboxTransport {
         let mine = mine.expect("every rank takes its set once");
         let peers = lens.iter().enumerate().map(|(rank, bytes)| Some(mine.segment(rank).part(0, *bytes))).collect();
         Ok(WindowParts::mapped(nth.to_string(), peers))
+    }
+
+    fn windows(&self) -> Option<&WindowRegistry> {
+        Some(&self.registry)
+    }
+
+    fn local_buffers(&self) -> Option<&LocalBuffers> {
+        Some(&self.buffers)
     }
 
     fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {

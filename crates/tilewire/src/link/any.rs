@@ -5,7 +5,7 @@ use super::FabricTransport;
 #[cfg(feature = "cuda")]
 use super::NvlTransport;
 use super::line_set::LineSet;
-use super::registered::{Registered, WindowRegistry};
+use super::registered::{MemoryView, Registered, WindowRegistry};
 use super::window::{Registration, WindowCall, WindowParts};
 use super::{Machine, MeshTransport, PostFrom, ShmTransport, Transport, WindowPart};
 use crate::cuda::Seat;
@@ -13,7 +13,10 @@ use crate::hook::Block;
 use crate::schedule::Peer;
 use crate::tensor::Memory;
 use crate::transport::proxy::PostedSource;
-use crate::transport::{Cause, Door, LinkShape, Offer, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{
+    Cause, Door, LinkShape, LocalBuffer, LocalBuffers, Offer, Pairing, PeerEndpoint, Protocol, Rank, Ticket,
+    TransportError,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +122,12 @@ macro_rules! delegate {
                 fn windows(&self) -> Option<&WindowRegistry>;
                 fn window_of(&self, memory: &Memory) -> Option<Arc<Registered>>;
                 fn is_in_flight(&self) -> bool;
+                fn local_buffers(&self) -> Option<&LocalBuffers>;
+                fn register_local_buffer(&self, memory: &Memory) -> Result<u64, TransportError>;
+                fn local_buffer(&self, handle: u64) -> Result<LocalBuffer, TransportError>;
+                fn buffer_view(&self, handle: u64) -> Result<MemoryView, TransportError>;
+                fn source_of(&self, window: u64) -> Option<Memory>;
+                fn deregister_local_buffer(&self, handle: u64) -> Result<(), TransportError>;
                 fn posts_windows(&self) -> bool;
                 fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool;
                 fn post_source(&self, peer: Rank, from: PostFrom<'_>) -> Result<PostedSource, TransportError>;

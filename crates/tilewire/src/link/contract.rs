@@ -2,7 +2,7 @@
 
 use super::line_set::LineSet;
 use super::machine::Machine;
-use super::registered::{Registered, WindowRegistry};
+use super::registered::{MemoryView, Registered, WindowRegistry};
 use super::window::{Registration, WindowCall, WindowParts};
 use crate::cuda::{CudaError, Seat};
 use crate::hook::Block;
@@ -10,7 +10,8 @@ use crate::schedule::{LoadStore, Peer, PostedReach, PostedWindow};
 use crate::tensor::{Element, Memory, NoMemory, Tensor};
 use crate::transport::proxy::PostedSource;
 use crate::transport::{
-    Cause, Door, LinkShape, Offer, Pairing, PeerEndpoint, Protocol, Rank, There, Ticket, TransportError,
+    Cause, Door, LinkShape, LocalBuffer, LocalBufferError, LocalBuffers, Offer, Pairing, PeerEndpoint, Protocol, Rank,
+    There, Ticket, TransportError,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -202,6 +203,66 @@ pub trait Transport {
     /// The window that this memory of this rank lies in.
     fn window_of(&self, memory: &Memory) -> Option<Arc<Registered>> {
         self.windows()?.window_of(memory)
+    }
+
+    /// This rank's buffers with handles. `None` for a transport that gives none.
+    fn local_buffers(&self) -> Option<&LocalBuffers> {
+        None
+    }
+
+    /// Names a buffer of this rank for code that takes a single number: the address of a [`LocalBuffer`], where kernels
+    /// of this rank can read it. The memory stays alive until it is deregistered or the transport is gone. Far ranks'
+    /// windows can be written from it by posts, if the network reads such memory where it is. A local call. On a GPU it
+    /// comes after this thread's launches.
+    ///
+    /// ```
+    /// # use tilewire::link::{ShmOptions, ShmTransport, Transport};
+    /// # use tilewire::transport::World;
+    /// # use tilewire::Tensor;
+    /// # World::threads(1).run(|world| {
+    /// # let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    /// let x = Tensor::<f32>::zeros(100);
+    /// let handle = transport.register_local_buffer(x.memory())?;
+    /// assert_eq!(transport.local_buffer(handle)?.size, 400);
+    /// transport.deregister_local_buffer(handle)?;
+    /// assert!(transport.local_buffer(handle).is_err());
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn register_local_buffer(&self, memory: &Memory) -> Result<u64, TransportError> {
+        let refused = |why| TransportError::NotRegistrable { why };
+        let buffers = self.local_buffers().ok_or(refused("this transport gives no handles of buffers"))?;
+        if memory.is_lent() || !memory.is_contiguous() {
+            return Err(refused(
+                "it was lent for the time of a closure, or its rows have gaps: give memory of your own",
+            ));
+        }
+        let peers = Rank::all(self.world_size()).filter(|&peer| peer != self.rank());
+        let far = peers.into_iter().find(|&peer| self.posts_windows() && self.reads_in_place(peer, memory));
+        let source = far.map(|peer| self.post_source(peer, PostFrom::Memory(memory))).transpose()?;
+        buffers.register(memory, source, |bytes| self.memory(bytes))
+    }
+
+    /// The buffer that a handle names.
+    fn local_buffer(&self, handle: u64) -> Result<LocalBuffer, TransportError> {
+        let buffers = self.local_buffers().ok_or(LocalBufferError::Unknown { handle })?;
+        Ok(buffers.buffer(handle)?.0)
+    }
+
+    /// The same as those see it who copy: it has no peers.
+    fn buffer_view(&self, handle: u64) -> Result<MemoryView, TransportError> {
+        let LocalBuffer { base, size, .. } = self.local_buffer(handle)?;
+        Ok(MemoryView { address: base, bytes: size as usize, handle, peers: Vec::new() })
+    }
+
+    /// The memory of the registered buffer with this [`window`](LocalBuffer::window) number, if there is one.
+    fn source_of(&self, window: u64) -> Option<Memory> {
+        self.local_buffers()?.source(window)
+    }
+
+    /// Lets go of a buffer: its struct is empty from now on. This transport never gives its handle again, and using the
+    /// handle again is an error. On a GPU it comes after this thread's launches.
+    fn deregister_local_buffer(&self, handle: u64) -> Result<(), TransportError> {
+        self.local_buffers().ok_or(LocalBufferError::Unknown { handle })?.deregister(handle)
     }
 
     /// True if launches of this rank, or what they posted, may still be under way.

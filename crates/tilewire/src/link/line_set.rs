@@ -6,6 +6,7 @@
 use crate::tensor::{Guard, Memory};
 use crate::transport::{PeerEndpoint, PeerMemory, PostedPeer, Signals, There, TransportError, WindowLines};
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A set of control lines, the same on all ranks: READY, DONE, SENT and the counters of `direct`, and for windows
@@ -18,6 +19,8 @@ pub struct LineSet {
     number: usize,
     /// Marks the set as used.
     used: Option<Arc<Used>>,
+    /// The number of the [`LineSets`] that it is of. 0: of none.
+    of: usize,
 }
 
 struct Used;
@@ -26,7 +29,7 @@ impl LineSet {
     /// The set with this number, for a transport that itself keeps account of which sets are in use. Number 0 is the
     /// transport's own.
     pub fn numbered(number: usize) -> LineSet {
-        LineSet { number, used: None }
+        LineSet { number, used: None, of: 0 }
     }
 
     /// Its number. 0 for that of the transport.
@@ -37,6 +40,12 @@ impl LineSet {
     /// True if it is that of the transport.
     pub fn is_own(&self) -> bool {
         self.number == 0
+    }
+
+    /// This set on a transport with these sets. On another transport than its window's, it is that of the transport:
+    /// nothing is known there about which numbers are in use.
+    pub(super) fn on(&self, sets: &LineSets) -> LineSet {
+        if self.of == sets.serial { self.clone() } else { LineSet::default() }
     }
 
     /// This endpoint, where the handles of the set's own lines keep the set in use.
@@ -68,12 +77,19 @@ impl fmt::Debug for LineSet {
 pub(super) struct LineSets {
     /// By number, from 1 on.
     used: Mutex<Vec<Weak<Used>>>,
+    /// Tells them from those of other transports of this process.
+    serial: usize,
 }
+
+/// Line sets that were made in this process.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 
 impl LineSets {
     /// None of `count` sets is used.
     pub(super) fn new(count: usize) -> LineSets {
-        LineSets { used: Mutex::new((0..count).map(|_| Weak::new()).collect()) }
+        // Relaxed: it only has to differ each time. From 1 on.
+        let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
+        LineSets { used: Mutex::new((0..count).map(|_| Weak::new()).collect()), serial }
     }
 
     /// The numbers of the sets in use, in words.
@@ -96,7 +112,7 @@ impl LineSets {
         let number = number.ok_or(TransportError::NoLineSet { sets: used.len() })?;
         let mark = Arc::new(Used);
         used[number - 1] = Arc::downgrade(&mark);
-        Ok(LineSet { number, used: Some(mark) })
+        Ok(LineSet { number, used: Some(mark), of: self.serial })
     }
 
     /// As [`take`](LineSets::take), for all ranks of one thread.

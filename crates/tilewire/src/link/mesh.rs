@@ -25,7 +25,8 @@ use crate::transport::proxy::Carrier;
 use crate::transport::proxy::{LoopCarrier, LoopEnd, PostedSource, Proxy, ProxyThread};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{
-    Cause, Domains, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket, TransportError, World,
+    Cause, Domains, Door, LinkKind, LinkShape, LocalBuffers, Pairing, PeerEndpoint, PostedPeer, Rank, Ticket,
+    TransportError, World,
 };
 use agreement::agreed;
 #[cfg(feature = "cuda")]
@@ -355,10 +356,8 @@ impl Transport for MeshTransport {
 
     fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
         let Some(far) = &self.far[peer.index()] else { return self.near.transport().endpoint_of(peer, lines) };
+        let lines = lines.on(self.near.sets());
         let (layout, me, set) = (self.near.layout(), self.rank(), lines.number());
-        if set > layout.geometry().window_sets {
-            return None;
-        }
         let posted = PostedPeer::of(layout, set, (me, &self.lines), peer, (self.queue.clone(), far.outbox.clone()));
         let here = far.here(layout, set, &self.lines, peer);
         Some(lines.held_by(PeerEndpoint::posted_in(layout, set, me, here, posted)))
@@ -424,6 +423,10 @@ impl Transport for MeshTransport {
 
     fn windows(&self) -> Option<&WindowRegistry> {
         self.near.transport().windows()
+    }
+
+    fn local_buffers(&self) -> Option<&LocalBuffers> {
+        self.near.transport().local_buffers()
     }
 
     fn posts_windows(&self) -> bool {

@@ -25,8 +25,8 @@ use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Cause, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, Rank, SegmentOptions, SegmentSet, Ticket, TransportError,
-    World,
+    Cause, Door, LinkKind, LinkShape, LocalBuffers, Pairing, PeerEndpoint, Rank, SegmentOptions, SegmentSet, Ticket,
+    TransportError, World,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -143,6 +143,7 @@ pub struct NvlTransport {
     layout: Layout,
     sets: LineSets,
     windows: WindowRegistry,
+    buffers: LocalBuffers,
     copies: u32,
     seat: Seat,
     /// The device memory of every rank, as this rank reaches it. `None` where it cannot.
@@ -314,6 +315,7 @@ impl NvlTransport {
             desk,
             sets: LineSets::new(layout.geometry().window_sets),
             windows: WindowRegistry::default(),
+            buffers: LocalBuffers::default(),
             layout,
             copies,
             seat,
@@ -426,9 +428,9 @@ impl Transport for NvlTransport {
 
     fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
         let (mine, theirs) = (self.own_segment(), self.segments[peer.index()].as_ref()?);
-        let is_there = lines.number() <= self.layout.geometry().window_sets;
+        let lines = lines.on(&self.sets);
         let of_set = || PeerEndpoint::between_in(&self.layout, lines.number(), (self.rank(), mine), (peer, theirs));
-        is_there.then(|| lines.held_by(of_set()))
+        Some(lines.held_by(of_set()))
     }
 
     fn machines(&self) -> Vec<Machine> {
@@ -501,6 +503,10 @@ impl Transport for NvlTransport {
 
     fn windows(&self) -> Option<&WindowRegistry> {
         Some(&self.windows)
+    }
+
+    fn local_buffers(&self) -> Option<&LocalBuffers> {
+        Some(&self.buffers)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

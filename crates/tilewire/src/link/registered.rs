@@ -19,8 +19,8 @@ pub struct Registered {
     is_over: AtomicBool,
 }
 
-/// The windows of a rank of a transport, by address. It holds none of them: an entry ends with the window's last handle,
-/// and the address is then free for other memory.
+/// The windows of a rank of a transport, by address. It holds none of them: an entry ends with the window's last
+/// handle, and the address is then free for other memory.
 #[derive(Debug, Default)]
 pub struct WindowRegistry(Mutex<Vec<Weak<Registered>>>);
 

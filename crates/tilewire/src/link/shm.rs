@@ -7,16 +7,16 @@ use super::registered::WindowRegistry;
 use super::window::{Registration, WindowCall, WindowParts};
 use super::{Machine, Transport};
 use crate::tensor::{Memory, Purpose};
+use crate::transport::LocalBuffers;
 use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
-use crate::transport::local_buffer::LocalBuffers;
 use crate::transport::offer::Accepted;
 use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Offer,
-    Pairing, PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
+    Abort, Cause, Departures, Domains, Door, Doorbell, LinkKind, LinkShape, Offer, Pairing, PeerEndpoint, Rank,
+    SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
 };
 use std::fmt;
 use std::ops::Range;
@@ -278,6 +278,11 @@ impl ShmTransport {
         &self.desk.world
     }
 
+    /// The sets of control lines that windows use.
+    pub(super) fn sets(&self) -> &LineSets {
+        &self.sets
+    }
+
     /// The underlying memory: abort words, doorbells and every rank's segment.
     pub fn segments(&self) -> &SegmentSet {
         &self.segments
@@ -305,36 +310,6 @@ impl ShmTransport {
     pub fn doorbell(&self, rank: Rank) -> Doorbell {
         self.segments.doorbell(rank.index())
     }
-
-    /// Names a buffer of this rank for code that takes a single number: the address of a [`LocalBuffer`], valid until
-    /// it is deregistered or the transport is gone. The memory stays alive that long.
-    ///
-    /// ```
-    /// # use tilewire::link::{ShmOptions, ShmTransport};
-    /// # use tilewire::transport::{LocalBufferError, World};
-    /// # use tilewire::Tensor;
-    /// # World::threads(1).run(|world| {
-    /// # let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-    /// let x = Tensor::<f32>::zeros(100);
-    /// let handle = transport.register_local_buffer(x.memory());
-    /// assert_eq!(transport.local_buffer(handle)?.size, 400);
-    /// transport.deregister_local_buffer(handle)?;
-    /// assert_eq!(transport.deregister_local_buffer(handle), Err(LocalBufferError::Deregistered { handle }));
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn register_local_buffer(&self, memory: &Memory) -> u64 {
-        self.buffers.register(memory)
-    }
-
-    /// The buffer that a handle names.
-    pub fn local_buffer(&self, handle: u64) -> Result<LocalBuffer, LocalBufferError> {
-        self.buffers.buffer(handle)
-    }
-
-    /// Lets go of a buffer. This transport never reuses its handle, and using the handle again is an error.
-    pub fn deregister_local_buffer(&self, handle: u64) -> Result<(), LocalBufferError> {
-        self.buffers.deregister(handle)
-    }
 }
 
 impl Transport for ShmTransport {
@@ -358,9 +333,9 @@ impl Transport for ShmTransport {
     fn endpoint_of(&self, peer: Rank, lines: &LineSet) -> Option<PeerEndpoint> {
         let theirs = self.segments.mapped(peer.index())?;
         let (me, mine) = (self.rank(), self.segments.segment(self.rank().index()));
-        let is_there = lines.number() <= self.layout.geometry().window_sets;
+        let lines = lines.on(&self.sets);
         let of_set = || PeerEndpoint::between_in(&self.layout, lines.number(), (me, &mine), (peer, &theirs));
-        is_there.then(|| lines.held_by(of_set()))
+        Some(lines.held_by(of_set()))
     }
 
     fn machines(&self) -> Vec<Machine> {
@@ -443,6 +418,10 @@ impl Transport for ShmTransport {
 
     fn accept(&self, _peer: Rank, offer: &str) -> Option<Memory> {
         self.accepted.accept(&self.desk.world, offer)
+    }
+
+    fn local_buffers(&self) -> Option<&LocalBuffers> {
+        Some(&self.buffers)
     }
 
     fn close(self: Box<Self>) -> Result<(), TransportError> {

@@ -201,11 +201,11 @@ impl<T: Element> Window<T> {
     /// Makes a window of a tensor that exists. Collective: every rank of the transport calls it with a tensor of the
     /// same element type. The lengths may differ. The tensor must have no gaps.
     ///
-    /// - Where ranks are threads of one process, any memory will do. Where they are processes, peers must be able to map
-    ///   it: that of [`zeros`](super::Tensors::zeros) and [`tensor`](super::Tensors::tensor) of the transport. Far ranks
-    ///   need not map it: they post.
-    /// - From now on, all handles to a thread's own memory access it by atomics, because peers may be writing. It has no
-    ///   [`cells`](Tensor::cells) any more, and memory whose cells were taken is refused.
+    /// - Where ranks are threads of one process, any memory will do. Where they are processes, peers must be able to
+    ///   map it: that of [`zeros`](super::Tensors::zeros) and [`tensor`](super::Tensors::tensor) of the transport. Far
+    ///   ranks need not map it: they post.
+    /// - From now on, all handles to a thread's own memory access it by atomics, because peers may be writing. It has
+    ///   no [`cells`](Tensor::cells) any more, and memory whose cells were taken is refused.
     /// - The same tensor may be registered several times, on all ranks alike: it is one window, which counts its
     ///   handles. Memory that shares only some bytes with a window is refused.
     ///
@@ -272,8 +272,8 @@ impl<T: Element> Window<T> {
     }
 
     /// Ends this handle's registration. With the last one, the window is over: what was built with it can no longer be
-    /// launched, and the tensor may be registered again. All ranks call it, and none waits for another. The memory stays
-    /// alive until the last handle is dropped, here and at the peers.
+    /// launched, and the tensor may be registered again. All ranks call it, and none waits for another. The memory
+    /// stays alive until the last handle is dropped, here and at the peers.
     ///
     /// Returns [`InFlight`](TransportError::InFlight), and changes nothing, while launches of this rank may use it. A
     /// handle that is dropped ends its registration, too, but what was built with the window stays usable.

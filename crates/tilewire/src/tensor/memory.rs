@@ -378,8 +378,8 @@ impl Memory {
         }
     }
 
-    /// From now on, peers may write the bytes: all handles access them with atomics. Returns false, and changes nothing,
-    /// if host code may have the elements in place, if another thread owns the bytes, or if they were lent.
+    /// From now on, peers may write the bytes: all handles access them with atomics. Returns false, and changes
+    /// nothing, if host code may have the elements in place, if another thread owns the bytes, or if they were lent.
     pub(crate) fn share(&self) -> bool {
         // Relaxed: host code takes elements in place on the home thread alone, and that is this one.
         let is_celled = self.keep.celled.load(Ordering::Relaxed);

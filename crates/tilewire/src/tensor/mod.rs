@@ -424,9 +424,9 @@ impl<T: Element> Tensor<T> {
     /// not every byte is a valid one.
     ///
     /// # Panics
-    /// For a tensor in a window or one that was registered as one, which peers may write at any time, or on a device: use [`get`](Tensor::get) or
-    /// [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows have gaps or repeat: take
-    /// one of its [`rows`](Tensor::rows).
+    /// For a tensor in a window, allocated or registered, which peers may write at any time, or on a device: use
+    /// [`get`](Tensor::get) or [`to_vec`](Tensor::to_vec). For one that was [lent](Tensor::lend). For one whose rows
+    /// have gaps or repeat: take one of its [`rows`](Tensor::rows).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,

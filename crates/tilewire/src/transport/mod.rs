@@ -90,8 +90,7 @@ pub use endpoint::{
 };
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};
-
-pub use local_buffer::{LocalBuffer, LocalBufferError};
+pub use local_buffer::{LocalBuffer, LocalBufferError, LocalBuffers};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
 pub use offer::Offer;

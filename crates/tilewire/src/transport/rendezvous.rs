@@ -14,6 +14,7 @@ use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::error::{SegmentError, those};
 use super::layout::{Geometry, LINE, Layout, block_share};
+use super::local_buffer::LocalBufferError;
 use super::mapping::LAYOUT;
 use super::pairing::Ticket;
 use super::proxy::ProxyError;
@@ -284,6 +285,12 @@ impl Shared {
     }
 }
 
+impl From<LocalBufferError> for TransportError {
+    fn from(error: LocalBufferError) -> Self {
+        TransportError::Buffer(error)
+    }
+}
+
 /// Why a transport or a window could not be made, used or closed.
 #[non_exhaustive]
 pub enum TransportError {
@@ -369,6 +376,8 @@ pub enum TransportError {
         /// Those of the window.
         window: [usize; 2],
     },
+    /// A handle that names no buffer.
+    Buffer(LocalBufferError),
     /// A window that was deregistered.
     Deregistered {
         /// Its number.
@@ -435,6 +444,7 @@ errors! {
         OverlapsWindow { range: [start, end], window: [first, last] } =>
             "bytes {start:#x}..{end:#x} share some, but not all, with the window at {first:#x}..{last:#x}: register the \
              whole tensor, and use slices of it",
+        Buffer(error) => "{error}",
         Deregistered { number } =>
             "window {number} was deregistered: register its tensor again on all ranks, and build the collective again",
         InFlight =>

@@ -10,6 +10,8 @@ mod cuda_engine;
 mod cuda_rectangles;
 #[cfg(feature = "cuda")]
 mod cuda_streams;
+#[cfg(feature = "cuda")]
+mod cuda_windows;
 mod engine_differential;
 mod engine_forms;
 mod engine_launch;

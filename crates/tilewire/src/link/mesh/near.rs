@@ -3,6 +3,7 @@
 
 #[cfg(feature = "cuda")]
 use crate::link::NvlTransport;
+use crate::link::line_set::LineSets;
 use crate::link::{ShmTransport, Transport};
 use crate::transport::layout::Layout;
 use crate::transport::{SegmentSet, TransportError};
@@ -21,6 +22,15 @@ impl Near {
             Near::Shm(near) => &**near,
             #[cfg(feature = "cuda")]
             Near::Nvl(near) => &**near,
+        }
+    }
+
+    /// The sets of control lines, of far peers, too.
+    pub(super) fn sets(&self) -> &LineSets {
+        match self {
+            Near::Shm(near) => near.sets(),
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => near.sets(),
         }
     }
 
