@@ -128,7 +128,7 @@ impl SegmentWaits {
         }
     }
 
-    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way.
+    /// Takes everything that has arrived by posts. Returns true if posts of this rank are on their way: not confirmed.
     fn settle(&self) -> bool {
         self.proxies.iter().filter(|proxy| proxy.settle()).count() > 0
     }
@@ -146,8 +146,8 @@ impl WaitHost for SegmentWaits {
     fn in_vain(&self, at: Awaited) -> Option<u64> {
         let known = self.leaving.iter().filter(|leaving| leaving.departures.any());
         let word = known.filter_map(|leaving| leaving.in_vain(at)).next()?;
-        // What the rank posted before it left has arrived, and may still have to be taken. While posts of this rank are
-        // on their way, their delivery may end a wait, too: a flush of what the rank has received before it left.
+        // What the rank posted before it left was confirmed, and may still have to be taken. While posts of this rank
+        // are on their way, their delivery may end a wait, too: a flush of what the rank has received before it left.
         let is_busy = self.settle();
         (!is_busy).then_some(word)
     }
@@ -164,7 +164,7 @@ impl WaitHost for SegmentWaits {
         // Any rank may end a wait on memory that no rank is known to signal, or that belongs to another transport.
         let peer = |at: &Option<Awaited>| at.filter(|at| self.places[self.own].contains(&at.address)).map(|at| at.rank);
         let peers = at.iter().map(peer).collect::<Option<Vec<usize>>>();
-        // Posts on their way may end the wait of another rank although this one waits.
+        // Posts that are not confirmed may end the wait of another rank although this one waits.
         let Some(mut peers) = peers.filter(|_| !self.settle()) else {
             told.status.goes_on();
             return None;

@@ -26,9 +26,9 @@
 //! **A slow rank is never taken for a failed one.** No deadline here breaks a transport: a store that does not answer
 //! is asked again, and only an entry in the log counts as an event.
 //!
-//! **What a rank did before an entry is visible after it.** A rank adds `Closes` and `Left` when its launches are over.
-//! A launch is over only when everything it posted is delivered. So a reader that polls its carrier after reading the
-//! entry finds all of it there.
+//! **What a rank did before an entry is visible after it.** A rank adds `Closes` and `Left` when its launches are over
+//! and it has drained its proxy: everything that it posted is confirmed, unless the drain failed. So a reader that polls
+//! its carrier after reading the entry finds all of it there.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, AbortCode, Cause};

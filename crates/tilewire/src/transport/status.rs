@@ -89,7 +89,7 @@
 //! - Calls that all ranks make count the ranks of the domain in their lines; far ranks are met at the bootstrap.
 //! - A far rank is known to *close* or to have *let go* only when its herald has said so, which the bootstrap orders
 //!   after everything that the rank did before. The herald writes that into the shadow ([`Status::far_closes`]). What
-//!   the rank had posted until then was delivered, so a look that follows the reading of its line finds it, as for a
+//!   the rank had posted until then was confirmed, so a look that follows the reading of its line finds it, as for a
 //!   near rank.
 //! - The late rank at the end of a chain is the last one that is known: a chain ends at a far rank.
 //! - A verdict is written for the ranks of the domain. The herald carries it to other domains.

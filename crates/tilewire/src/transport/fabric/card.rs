@@ -8,7 +8,7 @@ use super::choice::Confirmation;
 use super::error::NetworkError;
 
 /// The first bytes of a card, and of a place. The last of them is the version.
-const RANK: &[u8; 4] = b"twf\x03";
+const RANK: &[u8; 4] = b"twf\x04";
 const PLACE: &[u8; 4] = b"twm\x01";
 
 /// How a rank is reached.

@@ -7,7 +7,7 @@
 //!                                                                                                             │
 //!   proxy: write ──▶ cut ──▶ posts of the peer ──▶ provider ═══▶ provider ──▶ poll: Arrived ──▶ proxy of the peer
 //!                                                      │
-//!                   poll: Delivered ◀── confirmed by the provider, or by an echo of the peer's carrier
+//!                   poll: Delivered ◀── confirmed by the provider or by an echo, or counted and released
 //! ```
 //! Every rank uses the carrier in these steps:
 //! 1. [`FabricCarrier::open`] chooses a provider by a trial (`trial.rs`), and returns a *card*: bytes that say how this
@@ -26,10 +26,13 @@
 //!    rank that drops its carrier earlier drops confirmations with it, and its peers see failed writes.
 //!
 //! - **In**: [`Write`]s. **Out**: [`Event`]s, on this rank and on the receiver.
-//! - **Invariants**: a notice is reported after the bytes of its own write. [`Event::Delivered`] is reported when the
-//!   bytes are in the receiver's memory and its next poll reports the arrival. A write that is cut into messages has
-//!   one notice, which travels with the last message after all others were confirmed. So nothing depends on the order
-//!   in which the provider delivers. A write without bytes writes eight bytes that nobody reads, because providers
+//! - **Invariants**: a notice is reported after the bytes of its own write. [`Event::Delivered`] is reported when a
+//!   write is *confirmed*: the bytes are in the receiver's memory, and its next poll reports the arrival. Where numbers
+//!   are counted (`number.rs`), most writes are reported when they are *released*: the provider no longer reads their
+//!   source, and no later write is reported before them. The peer confirms those when it is asked
+//!   ([`Carrier::unconfirmed`]). A write that is cut into messages has one notice, which travels with the last message
+//!   after all others were confirmed. So no byte depends on the order in which the provider delivers: where numbers are
+//!   counted, another order is an error. A write without bytes writes eight bytes that nobody reads, because providers
 //!   disagree about empty writes.
 //! - **Progress** is manual, and happens in [`poll`](Carrier::poll): writes of peers to this rank make progress only
 //!   during that call. A write that the provider refuses for now is posted again by the next poll. If a peer takes and
@@ -418,14 +421,20 @@ impl FabricCarrier {
                         self.confirmed(done, events);
                     }
                 }
-                Completion::Failed { token: Some(token), error } => return Err(self.posts.failed(token, &error)),
+                Completion::Failed { token: Some(token), error } => self.posts.failed(token, &error)?,
                 // Not of a write of this rank: a stranger's.
                 Completion::Failed { token: None, .. } => self.strangers += 1,
             }
         }
         self.completions = completions;
         self.settle();
-        self.posts.advance()
+        self.posts.advance()?;
+        for (rank, known) in self.peers.iter().enumerate() {
+            if let Some(known) = known {
+                self.posts.ask_if_idle(rank, known.nowhere())?;
+            }
+        }
+        Ok(())
     }
 
     /// Exchanges words about closed memory with the peers.
@@ -465,7 +474,7 @@ impl FabricCarrier {
         let Some(sender) = sender else { return Ok(()) };
         let known = self.peers[sender].as_ref().expect("just looked at");
         if let Some(echo) = kind.echo() {
-            if known.confirmation == Confirmation::Echo {
+            if known.confirmation == Confirmation::Echo || kind == Kind::Count {
                 let (place, bytes, kind) = (known.nowhere(), Bytes::copied(&[0; 8]), echo);
                 self.posts.push(sender, Post { bytes, place, offset: 0, kind, value, id: None, is_lasting: false });
             }

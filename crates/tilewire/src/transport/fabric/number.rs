@@ -13,7 +13,9 @@
 //! as well. If a number does not continue the count, numbers before it are lost, or have been overtaken, and the
 //! receiver reports an error before it acts on the number. So a number that arrives shows that all earlier numbers of
 //! its sender have arrived, with their bytes, and small writes need no confirmation (`posts.rs`). A sender has fewer
-//! than [`COUNTS`] unconfirmed numbers under way, so a loss cannot look like none.
+//! than [`COUNTS`] numbers under way that the provider may not have brought to the peer, so a loss cannot look like
+//! none. For the same reason the receiver stops at the first number that does not continue the count: if it went on, a
+//! number 64 later could continue it. A stranger that guesses the identity of any sender therefore ends the job.
 #![forbid(unsafe_code)]
 
 use super::choice::Numbers;
@@ -34,12 +36,22 @@ pub(super) enum Kind {
     Hello,
     /// The receiver's confirmation of a hello.
     HelloEcho,
-    /// Nothing. Its delivery, which the provider confirms, shows that all earlier numbers have arrived.
+    /// A question whether all earlier numbers have arrived. The value names the question.
     Count,
+    /// The receiver's answer to a question with this value: it has accepted the question, and all earlier numbers.
+    CountEcho,
 }
 
-const KINDS: [Kind; 7] =
-    [Kind::Notice, Kind::Silent, Kind::NoticeEcho, Kind::SilentEcho, Kind::Hello, Kind::HelloEcho, Kind::Count];
+const KINDS: [Kind; 1 << KIND_BITS] = [
+    Kind::Notice,
+    Kind::Silent,
+    Kind::NoticeEcho,
+    Kind::SilentEcho,
+    Kind::Hello,
+    Kind::HelloEcho,
+    Kind::Count,
+    Kind::CountEcho,
+];
 /// The number of bits beside a cookie that hold the kind.
 const KIND_BITS: u32 = 3;
 /// The number of a cookie's bits that a count is added to.
@@ -56,8 +68,14 @@ impl Kind {
             Kind::Notice => Some(Kind::NoticeEcho),
             Kind::Silent => Some(Kind::SilentEcho),
             Kind::Hello => Some(Kind::HelloEcho),
-            Kind::NoticeEcho | Kind::SilentEcho | Kind::HelloEcho | Kind::Count => None,
+            Kind::Count => Some(Kind::CountEcho),
+            Kind::NoticeEcho | Kind::SilentEcho | Kind::HelloEcho | Kind::CountEcho => None,
         }
+    }
+
+    /// True for questions and answers about the count, whose failure nobody waits for.
+    pub fn is_background(self) -> bool {
+        matches!(self, Kind::Count | Kind::CountEcho)
     }
 
     /// The kind that this one confirms; `None` if it is not a confirmation.
@@ -143,10 +161,10 @@ impl Reader {
         match self.numbers {
             Numbers::Guarded => {
                 let (head, value) = ((number >> 32) as u32, number as u32);
-                let Some(&kind) = KINDS.get((head & ((1 << KIND_BITS) - 1)) as usize) else { return Heard::Stranger };
+                let kind = KINDS[(head & ((1 << KIND_BITS) - 1)) as usize];
                 let Some(sender) = self.senders.get_mut(&identity(head)) else { return Heard::Stranger };
                 if cookie(head) != sender.cookie ^ counted(sender.count.unwrap_or(0)) {
-                    // A stranger that guessed the identity ends the job here. It does not change a byte.
+                    // A stranger that guessed an identity ends the job here. It does not change a byte.
                     return sender.count.map_or(Heard::Stranger, |_| Heard::Lost { sender: sender.rank });
                 }
                 sender.count = sender.count.map(|count| count + 1);
@@ -174,11 +192,10 @@ mod tests {
                 for value in [0, 1, u32::MAX] {
                     let number = number(Numbers::Guarded, own, 0, kind, value);
                     assert_eq!(reader.read(number), Heard::Read(Read { sender: Some(sender), kind, value }));
-                    // One bit of the cookie is wrong, or the kind is none.
+                    // One bit of the cookie is wrong.
                     for bit in [35, 40, 41, 63] {
                         assert_eq!(reader.read(number ^ 1 << bit), Heard::Stranger, "bit {bit}");
                     }
-                    assert_eq!(reader.read(number | 7 << 32), Heard::Stranger);
                 }
             }
         }

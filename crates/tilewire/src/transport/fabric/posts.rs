@@ -2,15 +2,20 @@
 //! confirmation.
 //!
 //! ```text
-//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered   (confirmed by the provider)
+//!   take ──▶ waiting (per peer, in order) ──▶ provider ──▶ under way ──Done──▶ delivered   (confirmed, or counted)
 //!    │  cut: all parts but the last          ▲                  └──Done──▶ source free
 //!    └──▶ kept back: the last part ──────────┘ when the others are      echo of the peer ──▶ delivered      (by echo)
 //! ```
 //! **Counted numbers** (`number.rs`) make most confirmations unnecessary. A number that arrives shows that all earlier
-//! ones have arrived, so a write to staging, or one without bytes, goes without a confirmation, and counts as delivered
-//! when the provider no longer reads its source. Writes to windows are always confirmed, because their memory comes and
-//! goes. So is one of [`CONFIRMED_OF`] numbers, which bounds the unconfirmed ones. A peer that must know that everything
-//! has arrived asks with a number of its own ([`Posts::unconfirmed`]).
+//! ones have arrived, so a write to staging, or one without bytes, is reported as delivered when it is *released*: the
+//! provider no longer reads its source. Writes to windows are reported when they are *confirmed*, because their memory
+//! comes and goes. So is one of [`CONFIRMED_OF`] numbers, which bounds those that may be lost unnoticed.
+//!
+//! **Asking.** A rank that must know that everything has arrived asks by a number ([`Kind::Count`]), and the peer's
+//! carrier answers when it has accepted that number, and so all earlier ones ([`Posts::unconfirmed`]). A rank that has
+//! posted nothing to a peer for [`IDLE`] asks by itself. So released writes stay unconfirmed only for a moment while
+//! the peer polls, and a lost last number shows. Nobody waits for these questions and answers. If one cannot be posted,
+//! the peer may have left in peace, so that becomes an error only when this rank needs the peer again.
 //!
 //! An echo names the value of a number, not the write. So writes to one peer that have the same value and are under way
 //! together count as delivered together, when there are as many echoes as writes. Only the parts of one delivery share
@@ -39,6 +44,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const BOUNCES: usize = 64;
 /// Of this many counted numbers to a peer, at least one is confirmed.
 const CONFIRMED_OF: u64 = 16;
+/// After this time without a write to a peer, this rank asks by itself whether the last ones have arrived.
+const IDLE: Duration = Duration::from_millis(1);
 
 /// Posts to all peers, and the endpoint.
 pub(super) struct Posts {
@@ -101,10 +108,18 @@ struct ToPeer {
     silent: u32,
     /// How many counted numbers the provider has taken.
     sent: u64,
-    /// As many of them had been taken when the last one was taken whose delivery is confirmed or will be.
-    asked: u64,
-    /// As many of them have arrived for certain.
+    /// As many of them had been taken when the last one was taken that the provider confirms or will confirm.
+    due: u64,
+    /// As many of them are at the peer for certain: no later number can be taken for one of them.
     proven: u64,
+    /// As many of them had been taken with the last write that is reported when it is released, and when that was.
+    released: (u64, Option<Instant>),
+    /// As many of them had been taken before the last question.
+    asked: u64,
+    /// As many of them has the peer's carrier accepted, by its last answer.
+    accepted: u64,
+    /// The reason why a question or an answer could not be posted, if one could not.
+    broken: Option<String>,
     /// The number of writes that the provider has taken and not completed.
     under_way: usize,
     /// The number of writes that the provider has completed.
@@ -146,6 +161,8 @@ struct UnderWay {
     bounce: Option<usize>,
     /// The number of counted numbers that its confirmation proves to have arrived.
     proves: Option<u64>,
+    /// True if nobody waits for it: a question or an answer.
+    is_background: bool,
 }
 
 /// A write that was cut into parts, some of which are not confirmed yet.
@@ -241,6 +258,7 @@ impl Posts {
 
     /// Takes a write of the proxy. Returns false if too many writes are waiting.
     pub fn take(&mut self, rank: usize, post: Post) -> Result<bool, ProxyError> {
+        self.check(rank)?;
         if self.peers[rank].waiting.len() >= MOST_WAITING {
             return Ok(false);
         }
@@ -291,23 +309,69 @@ impl Posts {
         self.cuts.insert(cut, Cut { rank, left: before, last: Queued { post, what } });
     }
 
-    /// How many counted numbers to a peer are not known to have arrived. If there are any, asks the peer, by a write to
-    /// `place`.
+    /// The error if the connection to a peer was found broken when nobody needed it.
+    fn check(&self, rank: usize) -> Result<(), ProxyError> {
+        let broken = self.peers[rank].broken.clone();
+        broken.map_or(Ok(()), |what| Err(ProxyError::Carrier { peer: Some(rank), what }))
+    }
+
+    /// How many numbers the peer's carrier may not have accepted, up to the last write that was reported when it was
+    /// released. If there are any, asks the peer, by a write to `place`.
     pub fn unconfirmed(&mut self, rank: usize, place: Place) -> Result<usize, ProxyError> {
         let to = &self.peers[rank];
-        let left = to.sent - to.proven;
-        if to.sent > to.asked && to.waiting.is_empty() {
-            let bytes = Bytes::copied(&[0; 8]);
-            self.push(rank, Post { bytes, place, offset: 0, kind: Kind::Count, value: 0, id: None, is_lasting: false });
-            self.advance_to(rank)?;
+        let left = to.released.0.saturating_sub(to.accepted);
+        if left > 0 {
+            self.check(rank)?;
+            self.ask(rank, place)?;
         }
         Ok(left as usize)
+    }
+
+    /// Asks a peer whether the last writes have arrived, if none was posted for [`IDLE`].
+    pub fn ask_if_idle(&mut self, rank: usize, place: Place) -> Result<(), ProxyError> {
+        let to = &self.peers[rank];
+        let is_idle = || to.released.1.is_some_and(|since| since.elapsed() >= IDLE);
+        if to.released.0 > to.asked && to.broken.is_none() && is_idle() { self.ask(rank, place) } else { Ok(()) }
+    }
+
+    /// Asks a peer, unless the last question covers everything. The value of the question is the number of numbers
+    /// before it.
+    fn ask(&mut self, rank: usize, place: Place) -> Result<(), ProxyError> {
+        let to = &self.peers[rank];
+        if to.released.0 <= to.asked || !to.waiting.is_empty() {
+            return Ok(());
+        }
+        let (bytes, kind, value) = (Bytes::copied(&[0; 8]), Kind::Count, to.sent as u32);
+        self.push(rank, Post { bytes, place, offset: 0, kind, value, id: None, is_lasting: false });
+        self.advance_to(rank)
+    }
+
+    /// Handles a peer's answer to a question with this value.
+    fn answered(&mut self, rank: usize, value: u32) {
+        let to = &mut self.peers[rank];
+        // Fewer than 2^32 numbers were sent since the question.
+        let before = to.sent - u64::from((to.sent as u32).wrapping_sub(value)).min(to.sent);
+        to.accepted = to.accepted.max(before);
+        to.proven = to.proven.max(before);
     }
 
     /// Counts numbers to a peer that were never sent, as if the connection had lost them.
     #[cfg(test)]
     pub fn lose(&mut self, rank: usize, numbers: u64) {
         self.peers[rank].sent += numbers;
+    }
+
+    /// How many numbers to a peer may not be there.
+    #[cfg(test)]
+    pub fn unproven(&self, rank: usize) -> u64 {
+        self.peers[rank].sent - self.peers[rank].proven
+    }
+
+    /// As `unconfirmed`, but does not ask.
+    #[cfg(test)]
+    pub fn unanswered(&self, rank: usize) -> u64 {
+        let to = &self.peers[rank];
+        to.released.0.saturating_sub(to.accepted)
     }
 
     /// True if any posts are waiting for the provider.
@@ -328,8 +392,13 @@ impl Posts {
 
     fn advance_to(&mut self, rank: usize) -> Result<(), ProxyError> {
         while let Some(next) = self.peers[rank].waiting.pop_front() {
-            let posted = self.post(rank, &next);
-            let posted = posted.map_err(|error| ProxyError::Carrier { peer: Some(rank), what: error.to_string() })?;
+            let posted = match self.post(rank, &next) {
+                Ok(posted) => posted,
+                Err(error) => {
+                    self.peers[rank].waiting.push_front(next);
+                    return self.refused(rank, error.to_string());
+                }
+            };
             // If the queue is full of writes to other ranks and none is to this peer, this peer is not to blame.
             let is_full = self.endpoint.is_full() || self.bounce.as_ref().is_some_and(|bounce| bounce.free.is_empty());
             let to = &mut self.peers[rank];
@@ -351,10 +420,21 @@ impl Posts {
                     "{} took none of {writes} writes for {seconds:.1} s: has the rank died, or has its host been cut off?",
                     self.provider
                 );
-                return Err(ProxyError::Carrier { peer: Some(rank), what });
+                return self.refused(rank, what);
             }
             break;
         }
+        Ok(())
+    }
+
+    /// The provider does not take the next write to a peer. That is an error, unless nobody waits for what is left.
+    fn refused(&mut self, rank: usize, what: String) -> Result<(), ProxyError> {
+        let to = &mut self.peers[rank];
+        if to.waiting.iter().any(|queued| !queued.post.kind.is_background()) {
+            return Err(ProxyError::Carrier { peer: Some(rank), what });
+        }
+        to.waiting.clear();
+        (to.stuck, to.tried, to.broken) = (Duration::ZERO, None, Some(what));
         Ok(())
     }
 
@@ -373,8 +453,9 @@ impl Posts {
         let data = number::number(self.numbers, to.cookie, if is_counted { to.sent } else { 0 }, post.kind, post.value);
         let by_echo = self.confirmation == Confirmation::Echo;
         let is_lasting = is_counted && post.is_lasting;
-        let is_due = is_counted && to.sent - to.asked >= CONFIRMED_OF - 1;
-        let is_unconfirmed = by_echo || (post.kind.confirms().is_some() || is_lasting) && !is_due;
+        let is_due = is_counted && to.sent - to.due >= CONFIRMED_OF - 1;
+        let is_answered = post.kind.confirms().is_some() || post.kind == Kind::Count;
+        let is_unconfirmed = by_echo || (is_answered || is_lasting) && !is_due;
         let slot = match &post.bytes {
             Bytes::Copied { bytes, len } if *len > self.inject_bytes => match &mut self.bounce {
                 Some(bounce) => match bounce.put(&bytes[..*len]) {
@@ -404,11 +485,18 @@ impl Posts {
                 self.next += 1;
                 let done = if is_unconfirmed && !is_lasting { What::Nothing } else { *what };
                 let to = &mut self.peers[rank];
+                if post.kind == Kind::Count {
+                    to.asked = to.sent;
+                }
                 to.sent += u64::from(is_counted);
+                if is_lasting {
+                    to.released = (to.sent, Some(Instant::now()));
+                }
                 let proves = (is_counted && !is_unconfirmed).then_some(to.sent);
-                to.asked = proves.unwrap_or(to.asked);
+                to.due = proves.unwrap_or(to.due);
                 to.under_way += 1;
-                self.under_way.insert(token, UnderWay { peer: rank, what: done, bounce: slot, proves });
+                let is_background = post.kind.is_background();
+                self.under_way.insert(token, UnderWay { peer: rank, what: done, bounce: slot, proves, is_background });
                 self.expect_echo(rank, post, *what);
             }
             (Posted::Again, Some(slot), Some(bounce)) => bounce.free.push(slot),
@@ -426,7 +514,7 @@ impl Posts {
 
     /// Handles the provider's completion of a post. Returns what it confirms.
     pub fn done(&mut self, token: u64) -> Option<Done> {
-        let UnderWay { peer, what, bounce, proves } = self.under_way.remove(&token)?;
+        let UnderWay { peer, what, bounce, proves, .. } = self.under_way.remove(&token)?;
         let to = &mut self.peers[peer];
         to.under_way -= 1;
         to.completed += 1;
@@ -440,6 +528,10 @@ impl Posts {
 
     /// Handles a peer's echo of a write with this value. Returns the writes that are now delivered.
     pub fn echoed(&mut self, rank: usize, kind: Kind, value: u32) -> Vec<Done> {
+        if kind == Kind::Count {
+            self.answered(rank, value);
+            return Vec::new();
+        }
         let Some(unechoed) = self.peers[rank].unechoed.get_mut(&(kind, value)) else { return Vec::new() };
         unechoed.echoes += 1;
         if unechoed.echoes < unechoed.writes.len() {
@@ -465,10 +557,18 @@ impl Posts {
         }
     }
 
-    /// The error for a post that has failed.
-    pub fn failed(&mut self, token: u64, error: &CompletionError) -> ProxyError {
-        let peer = self.under_way.get(&token).map(|under_way| under_way.peer);
-        ProxyError::Carrier { peer, what: format!("{error}, over {}", self.provider) }
+    /// Handles a post that has failed. That is an error, unless nobody waits for it.
+    pub fn failed(&mut self, token: u64, error: &CompletionError) -> Result<(), ProxyError> {
+        let what = format!("{error}, over {}", self.provider);
+        match self.under_way.get_mut(&token) {
+            Some(&mut UnderWay { peer, ref mut proves, is_background: true, .. }) => {
+                *proves = None;
+                self.done(token);
+                self.peers[peer].broken = Some(what);
+                Ok(())
+            }
+            known => Err(ProxyError::Carrier { peer: known.map(|under_way| under_way.peer), what }),
+        }
     }
 }
 

@@ -40,8 +40,9 @@ pub trait Carrier: Send {
     /// was closed, so the carrier keeps them alive until then.
     fn give_back(&mut self, memory: &Memory);
 
-    /// The number of writes to a peer that were reported as delivered and may not be in its memory yet. If there are
-    /// any, the carrier asks the peer, and the number becomes 0 while both ranks poll.
+    /// The number of writes to a peer that were reported as delivered and that the peer's carrier has not confirmed. If
+    /// there are any, this carrier asks the peer, and the number becomes 0 while both ranks poll. The peer's carrier
+    /// confirms a write when it has accepted its notice: the step of the peer's proxy which polled it moves the slot.
     fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError>;
 
     /// Adds the events since the last call. Also makes progress if the carrier has no thread of its own.
@@ -100,9 +101,10 @@ pub enum Event {
     /// arrival, before any write that starts from now on.
     ///
     /// A carrier that keeps the order of writes to a peer, and that finds every loss, may report the event before: when
-    /// it no longer reads the bytes of a write to staging, or of one without bytes. The write is then in the receiver's
-    /// memory, and reported there, before any write that starts from now on. If it is lost, the receiver's carrier
-    /// reports an error instead of any later arrival. [`Carrier::unconfirmed`] counts such writes.
+    /// a write to staging, or one without bytes, is *released*, which means that the carrier no longer reads its bytes.
+    /// The write is then in the receiver's memory, and reported there, before any write that starts from now on. If it
+    /// is lost, the receiver's carrier reports an error instead of any later arrival. [`Carrier::unconfirmed`] counts
+    /// such writes until they are *confirmed*.
     Delivered {
         /// The number of the write.
         id: u64,

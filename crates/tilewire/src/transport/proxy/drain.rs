@@ -1,4 +1,7 @@
-//! Draining: waiting until everything that was posted is delivered, or taken by the carrier (`leave.rs`).
+//! Draining: waiting until everything that was posted is delivered and confirmed, or taken by the carrier (`leave.rs`).
+//!
+//! A carrier may report a write as delivered when it is only released ([`Event::Delivered`](super::Event)). A drain
+//! then asks for the confirmation, and each confirmation is progress.
 //!
 //! **The deadline runs per peer**, and from the last progress: a peer is late when the carrier has taken and confirmed
 //! none of the posts to it for that long. Arrivals, and the progress of other peers, do not count. A drain cannot know
@@ -7,7 +10,8 @@
 //! missing a confirmation that arrived meanwhile.
 //!
 //! **A peer that has left** takes no more posts, and not every provider reports that. It gets [`GONE`] without
-//! progress, because a peer that ends properly may leave a moment before its last confirmation arrives.
+//! progress, because a peer that ends properly may leave a moment before its last confirmation arrives. Its
+//! confirmations of released writes are not waited for: nobody reads them.
 #![forbid(unsafe_code)]
 
 use super::{Abort, Proxy, ProxyError, State};
@@ -24,10 +28,28 @@ const GONE: Duration = Duration::from_secs(1);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
 impl Proxy {
-    /// Makes progress until everything that this rank's kernels posted is delivered. Fails if the transport breaks
+    /// Makes progress until everything that this rank's kernels posted is confirmed. Fails if the transport breaks
     /// first, or if a peer with undelivered posts makes no progress for as long as `patience` (`None`: forever).
     pub fn drain(&self, patience: Option<Duration>) -> Result<(), TransportError> {
-        self.drive_until(patience, State::is_confirmed)
+        self.drive_until(patience, |state| state.is_confirmed(|peer| self.has_left(peer)))
+    }
+
+    /// True if some posts of this rank may not have arrived, although the carrier has reported all of them as
+    /// delivered. Also asks for their confirmation. Waits for its turn.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        let Ok(mut state) = self.enter() else { return false };
+        if self.error().is_some() || state.is_halted {
+            return false;
+        }
+        let is_confirmed = state.is_confirmed(|peer| self.has_left(peer));
+        drop(state);
+        match is_confirmed {
+            Ok(is_confirmed) => !is_confirmed,
+            Err(error) => {
+                self.fail(error);
+                false
+            }
+        }
     }
 
     /// As [`drain`](Self::drain), until `is_over`.
@@ -91,14 +113,16 @@ impl Proxy {
 
 impl State {
     /// True if everything that kernels have posted is delivered, and confirmed where the carrier reports deliveries
-    /// before that.
-    fn is_confirmed(&mut self) -> Result<bool, ProxyError> {
+    /// before that. Nobody reads what a peer that has left has not confirmed.
+    pub(super) fn is_confirmed(&mut self, has_left: impl Fn(usize) -> bool) -> Result<bool, ProxyError> {
         let is_empty = self.is_empty();
         let mut left = 0;
         for (number, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            peer.unconfirmed = if is_empty { self.carrier.unconfirmed(number)? } else { 0 };
-            left += peer.unconfirmed;
+            let unconfirmed = if is_empty && !has_left(number) { self.carrier.unconfirmed(number)? } else { 0 };
+            peer.progress += u64::from(is_empty && unconfirmed < peer.unconfirmed);
+            peer.unconfirmed = unconfirmed;
+            left += unconfirmed;
         }
         Ok(is_empty && left == 0)
     }

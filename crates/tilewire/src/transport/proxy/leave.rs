@@ -1,7 +1,8 @@
 //! The end of a launch.
 //!
-//! Without a thread of the rank, a launch returns when everything that it posted is delivered: nobody would carry it
-//! afterwards. With a thread that polls, it returns when the carrier has taken everything.
+//! Without a thread of the rank that polls, a launch returns when everything that it posted is confirmed: nobody would
+//! carry it afterwards. With such a thread, it returns when the carrier has taken everything. The thread then carries
+//! it, and a drain waits for its confirmation.
 //!
 //! **What is under way then reads no memory of the user.** A role that posts an input in place waits for a flush of its
 //! own. An outbox is written again only when its receiver has credited it, or is ready for the next launch, and it

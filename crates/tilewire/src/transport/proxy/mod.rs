@@ -152,7 +152,7 @@ struct Peer {
     under_way: BTreeMap<u64, u64>,
     /// The delivery under way for each control line.
     deliveries: HashMap<u64, Delivery>,
-    /// Grows when the carrier takes or confirms a write to this peer, and with every flush.
+    /// Grows when the carrier takes or confirms writes to this peer, and with every flush.
     progress: u64,
     /// The number of writes that were reported as delivered and not confirmed, when a drain last asked.
     unconfirmed: usize,
@@ -312,7 +312,7 @@ impl Proxy {
     }
 
     /// Takes everything that has arrived so far, and waits for its turn if another thread is inside. Returns true if
-    /// some posts of this rank are not delivered yet.
+    /// some posts of this rank may not be where peers see them, and asks for their confirmation.
     pub(crate) fn settle(&self) -> bool {
         // A carrier may report arrivals in portions. The loop is bounded because peers may send without a pause.
         for _ in 0..MOST_PORTIONS {
@@ -321,7 +321,7 @@ impl Proxy {
                 break;
             }
         }
-        self.is_busy()
+        self.is_busy() || self.is_unconfirmed()
     }
 
     /// True if some posts of this rank were not delivered when a thread was last inside. Deliveries ring no doorbell.

@@ -203,6 +203,8 @@ struct Wires {
     room: Option<usize>,
     /// The fault that the next call shows instead of its work.
     fails: Option<fn() -> ProxyError>,
+    /// The number of writes to each rank that were delivered and not confirmed.
+    unconfirmed: [usize; RANKS],
 }
 
 struct Taken {
@@ -297,8 +299,9 @@ impl Carrier for NetCarrier {
         Ok(true)
     }
 
-    fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
-        Ok(0)
+    fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError> {
+        let wires = self.net.lock();
+        wires.fails.map_or(Ok(wires.unconfirmed[peer]), |fails| Err(fails()))
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

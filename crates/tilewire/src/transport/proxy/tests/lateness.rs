@@ -75,6 +75,20 @@ fn a_drain_lasts_as_long_as_every_peer_makes_progress() {
     assert!(start.elapsed() > PATIENCE, "otherwise this shows nothing");
 }
 
+/// Otherwise a drain with many writes to be confirmed would be late.
+#[test]
+fn a_confirmation_is_progress() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    let mut progress = |unconfirmed: usize| {
+        net.lock().unconfirmed[1] = unconfirmed;
+        let mut state = rig.nodes[0].proxy.enter().unwrap();
+        assert_eq!(state.is_confirmed(|_| false).unwrap(), unconfirmed == 0);
+        state.peers[1].as_ref().unwrap().progress
+    };
+    assert_eq!([3, 3, 2, 5, 0, 0].map(&mut progress), [0, 0, 1, 1, 2, 2]);
+}
+
 #[test]
 fn the_late_peer_is_the_one_without_progress_whatever_else_happens() {
     let rig = slow();

@@ -43,6 +43,47 @@ fn a_launch_waits_for_what_the_carrier_has_not_taken() {
     assert!(late.to_string().contains("2 posts to rank 1"), "{late}");
 }
 
+/// A rank that says it only waits must have nothing on its way: a verdict about a deadlock rests on this.
+#[test]
+fn a_rank_has_settled_when_everything_is_confirmed() {
+    let net = Net::default();
+    let rig = Rig::by_hand(&net);
+    let proxy = &rig.nodes[0].proxy;
+    rig.deliver(0, 1, (0, 8), (0, matched(1), 1));
+    net.lock().unconfirmed[1] = 1;
+    rig.step(0);
+    assert!(proxy.settle(), "on its way");
+    net.deliver(0);
+    assert_eq!((proxy.settle(), proxy.is_busy()), (true, false), "delivered, and not confirmed");
+    net.lock().unconfirmed[1] = 0;
+    assert!(!proxy.settle());
+    let failure = || ProxyError::Carrier { peer: Some(1), what: "it is gone".to_string() };
+    net.lock().fails = Some(failure);
+    proxy.settle();
+    assert_eq!(proxy.error(), Some(&failure()));
+    rig.assert_all_told(0);
+}
+
+/// What the peer has not confirmed, nobody will read. Other ranks must not suffer for it.
+#[test]
+fn nobody_waits_for_confirmations_of_a_peer_that_has_left() {
+    let net = Net::default();
+    let mut rig = Rig::by_hand(&net);
+    let departures = Departures::new(RANKS);
+    let node = rig.nodes.remove(0);
+    rig.nodes.insert(0, Node { proxy: node.proxy.with_departures(departures.clone()), ..node });
+    net.lock().unconfirmed = [0, 3, 0];
+    let proxy = &rig.nodes[0].proxy;
+    assert!(proxy.settle());
+    departures.note(1);
+    proxy.drain(Some(Duration::from_secs(30))).unwrap();
+    assert!(!proxy.settle());
+    // The others are waited for.
+    net.lock().unconfirmed = [0, 3, 1];
+    let late = proxy.drain(soon()).unwrap_err();
+    assert!(late.to_string().contains("posts to rank 2"), "{late}");
+}
+
 #[test]
 fn a_single_credit_goes_with_the_next_step_and_after_the_bytes_of_the_next_launch() {
     let net = Net::default();
