@@ -88,6 +88,16 @@ impl WindowParts {
         WindowParts { number, peers, posted: None, lines: LineSet::default() }
     }
 
+    /// The same window, in the transport's own lines if the transport has no endpoints for the window's. That is so where
+    /// a transport passes windows of another one on, and knows nothing of lines. It depends on the transport's type
+    /// alone, so all ranks find the same.
+    fn in_lines_of(self, transport: &dyn Transport) -> WindowParts {
+        let mut peers = Rank::all(transport.world_size()).filter(|&peer| peer != transport.rank());
+        let lacks = |peer| transport.endpoint(peer).is_some() && transport.endpoint_of(peer, &self.lines).is_none();
+        let lines = if peers.any(lacks) { LineSet::default() } else { self.lines.clone() };
+        WindowParts { lines, ..self }
+    }
+
     /// The same window where some ranks are out of reach.
     pub(super) fn without(mut self, is_out_of_reach: impl Fn(Rank) -> bool) -> WindowParts {
         let ranks = Rank::all(self.peers.len());
@@ -195,7 +205,7 @@ impl<T: Element> Window<T> {
         let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
-        Ok(Window::over(Tensor::over(own, len), parts, Some(transport)))
+        Ok(Window::over(Tensor::over(own, len), parts.in_lines_of(transport), Some(transport)))
     }
 
     /// Makes a window of a tensor that exists. Collective: every rank of the transport calls it with a tensor of the
@@ -258,7 +268,7 @@ impl<T: Element> Window<T> {
                 registered.add_handle();
                 Ok(Window { tensor: tensor.clone(), registered, is_over: AtomicBool::new(false) })
             }
-            (Some(parts), _) => Ok(Window::over(tensor.clone(), parts, Some(transport))),
+            (Some(parts), _) => Ok(Window::over(tensor.clone(), parts.in_lines_of(transport), Some(transport))),
             (None, None) => Err(TransportError::NoWindows),
         }
     }
