@@ -7,7 +7,8 @@
 use super::Transport;
 use super::line_set::{LineSet, LineSets};
 use super::registered::{Known, MemoryView, Registered};
-use crate::tensor::{Element, Memory, Tensor, Type};
+use crate::schedule::take_all_signals;
+use crate::tensor::{Element, Memory, Tensor, Type, bytes_of, overwrite};
 use crate::transport::desk::Desk;
 use crate::transport::proxy::PostedRegion;
 use crate::transport::rendezvous::{Parameters, Shared};
@@ -121,7 +122,7 @@ impl WindowCall {
     pub(super) fn agree(
         &self,
         desk: &Desk,
-        sets: &LineSets,
+        sets: (&dyn Transport, &LineSets),
         space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<WindowParts, TransportError> {
         let parts = self.agree_on(desk, sets, ("allocated", None), space)?;
@@ -133,7 +134,7 @@ impl WindowCall {
     pub(super) fn agree_over(
         &self,
         desk: &Desk,
-        sets: &LineSets,
+        sets: (&dyn Transport, &LineSets),
         of: Registration,
         share: impl FnOnce(&Shared, &Memory) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<Option<WindowParts>, TransportError> {
@@ -145,7 +146,7 @@ impl WindowCall {
     fn agree_on(
         &self,
         desk: &Desk,
-        sets: &LineSets,
+        (transport, sets): (&dyn Transport, &LineSets),
         (which, objection): (&str, Option<TransportError>),
         space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<Option<WindowParts>, TransportError> {
@@ -179,11 +180,31 @@ impl WindowCall {
         let lens = lens.collect::<Result<Vec<usize>, _>>()?;
         // All segments have the same size.
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
-        let space = world.all_have("window", space(world, bytes), deadline)?;
+        // All launches that used the lines are over on all ranks, and no rank uses them for the new window before all are
+        // here.
+        let cleared = forget_signals(transport, &lines);
+        let space = world.all_have("window", cleared.and_then(|()| space(world, bytes)), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
         let parts = WindowParts::mapped(number, lens.iter().zip(&space).map(part).collect());
         Ok(Some(WindowParts { lines, ..parts }))
     }
+}
+
+/// Counts the signals of an earlier window with these lines as taken.
+fn forget_signals(transport: &dyn Transport, lines: &LineSet) -> Result<(), TransportError> {
+    let me = transport.rank();
+    for peer in Rank::all(transport.world_size()).filter(|&peer| peer != me && !lines.is_own()) {
+        let Some(endpoint) = transport.endpoint_of(peer, lines) else { continue };
+        let (signals, tallies) = (&endpoint.here.signals.signals, &endpoint.window.tallies);
+        let cleared = bytes_of(signals).and_then(|signals| {
+            let mut counts = bytes_of(tallies)?;
+            take_all_signals(&signals, &mut counts);
+            overwrite(tallies, &counts)
+        });
+        let what = |error| format!("the lines of a window cannot be read: {error}");
+        cleared.map_err(|error| TransportError::Peer { rank: me, what: what(error) })?;
+    }
+    Ok(())
 }
 
 impl<T: Element> Window<T> {
@@ -340,7 +361,9 @@ impl<T: Element> Window<T> {
             let parts = WindowParts { lines, ..WindowParts::mapped(number.clone(), peers.clone()) };
             (tensor, parts)
         };
-        let windows = peers.iter().flatten().zip(LineSets::take_all(&sets)?).map(window);
+        let lines = LineSets::take_all(&sets)?;
+        ranks.iter().zip(&lines).try_for_each(|(rank, lines)| forget_signals(rank, lines))?;
+        let windows = peers.iter().flatten().zip(lines).map(window);
         Ok(windows.zip(ranks).map(|((tensor, parts), rank)| Window::over(tensor, parts, Some(rank))).collect())
     }
 
