@@ -145,9 +145,9 @@ fn at_once(
             };
             let tx = link.window_sender(k, to, window.lines(), part);
             let rx = link.window_receiver(k, from, window.lines());
-            k.role(&format!("send {number}"), 4)
+            k.role(format!("send {number}"), 4)
                 .run(|r| send_direct::<f32>(r, &tx, max_blocks, tiling, |at| x.load(at.pos)));
-            k.role(&format!("receive {number}"), 4).run(|r| recv_direct(r, &rx, max_blocks, BLOCKS));
+            k.role(format!("receive {number}"), 4).run(|r| recv_direct(r, &rx, max_blocks, BLOCKS));
         }
     })?;
     Ok((traced, posted))
