@@ -36,8 +36,8 @@ pub trait Carrier: Send {
     /// Lets the carrier read these bytes, until `give_back` has been called as often as `lend`.
     fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError>;
 
-    /// Takes one `lend` back. Writes under way may still read the bytes, or write them if they are part of a region that
-    /// was closed, so the carrier keeps them alive until then.
+    /// Takes one `lend` back. Writes under way may still read the bytes, or write them if they are part of a region
+    /// that was closed, so the carrier keeps them alive until then.
     fn give_back(&mut self, memory: &Memory);
 
     /// The number of writes to a peer that were reported as delivered and may not be in its memory yet. If there are

@@ -42,8 +42,8 @@ fn numbers_of_strangers_are_dropped_and_counted() {
         let (mut events, mut got, mut sent) = (Vec::new(), Vec::new(), 0);
         let since = Instant::now();
         while sent < 1000 {
-            // Notices that would fit a line, with a cookie that was guessed: near a good one, or none. Where numbers are
-            // counted, one with the identity of a good one is a loss (`counts.rs`).
+            // Notices that would fit a line, with a cookie that was guessed: near a good one, or none. Where numbers
+            // are counted, one with the identity of a good one is a loss (`counts.rs`).
             let guess = match sent % 4 {
                 0 => 0,
                 1 => u64::from(own[1]) ^ 1 << (9 + random.below(23)),
