@@ -26,6 +26,7 @@
 //! | `mesh/windows.rs` | windows of far ranks |
 //! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
+//! | `network_device.rs` | a GPU as the network sees it: its memory as dma-bufs, the flush of what cards wrote there |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs` | [`Window`] |
 //! | `staged.rs` | [`Staged`]: the numbers of a staged pipeline, for schedules of one's own |
@@ -43,6 +44,8 @@ mod fitness;
 mod gpu_memory;
 mod machine;
 mod mesh;
+#[cfg(all(feature = "cuda", feature = "fabric"))]
+mod network_device;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod shm;
@@ -59,6 +62,8 @@ pub use fabric::{FabricOptions, FabricTransport, IbTransport, ib_rendezvous};
 pub use fitness::check_transfer;
 pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};
+#[cfg(all(feature = "cuda", feature = "fabric"))]
+pub use network_device::network_of;
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};

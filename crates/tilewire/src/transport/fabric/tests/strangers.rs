@@ -13,7 +13,7 @@ impl Stranger {
     fn new(library: &Path, provider: &str, card: &[u8]) -> Stranger {
         let card = Card::parse(0, card).unwrap();
         let address = (provider != "shm").then(|| "127.0.0.1".to_string());
-        let query = Query { provider: Some(provider.to_string()), address, ordered: false };
+        let query = Query { provider: Some(provider.to_string()), address, ..Query::default() };
         let provider = Provider::list(Library::open_at(library).unwrap(), &query).unwrap().remove(0);
         let domain = Domain::open(Arc::new(provider)).unwrap();
         let mut endpoint = Endpoint::open(&domain, &EndpointOptions::default()).unwrap();
