@@ -6,7 +6,7 @@
 use super::device::{Device, attribute};
 use super::error::{Called, CudaError};
 use crate::tensor::Memory;
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// What the driver says about writes of network cards into a device's memory.
@@ -67,6 +67,18 @@ impl Device {
         let scope = sys::CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
         // SAFETY: takes no pointers; the context is current.
         unsafe { sys::cuFlushGPUDirectRDMAWrites(target, scope) }.result().called("cuFlushGPUDirectRDMAWrites")
+    }
+
+    /// A copy of the bytes that a trial has written. Unlike host access to tensors, it waits for no launches.
+    pub(crate) fn copy_of(&self, memory: &Memory) -> Result<Vec<u8>, CudaError> {
+        assert!(memory.reachable_from().is_device(self.ordinal()), "memory of another device");
+        self.bind()?;
+        let mut out = vec![0; memory.bytes()];
+        // SAFETY: the bytes are the memory's, which the handle keeps alive; the copy is waited for.
+        unsafe { result::memcpy_dtoh_async(&mut out, memory.start().as_ptr() as u64, self.chores()) }
+            .called("cuMemcpyDtoHAsync")?;
+        self.sync_chores()?;
+        Ok(out)
     }
 }
 

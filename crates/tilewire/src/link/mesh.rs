@@ -94,7 +94,8 @@ impl<S> MeshOptions<S> {
 ///
 /// If ranks are threads of one process, the carrier between domains copies, or is a network with
 /// `MeshOptions::over_network`. They run on CPUs ([`rendezvous`]) or on GPUs (`rendezvous_on`), where the memory that
-/// posts write and read is host memory that the device maps.
+/// posts write and read is host memory that the device maps. Windows in memory of the device are the exception, where
+/// the network of all ranks registers them. That was never run.
 ///
 /// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
 /// These ranks run on CPUs. `Display` says which provider was chosen, and why.

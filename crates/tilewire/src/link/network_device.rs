@@ -3,7 +3,7 @@
 
 use super::NetworkOptions;
 use crate::cuda::{Buffer, Device};
-use crate::tensor::{Memory, Tensor};
+use crate::tensor::Memory;
 use crate::transport::fabric::{Abilities, Choice, Exported, FabricCarrier, NetworkDevice, NetworkError};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl NetworkDevice for OnNetwork {
     }
 
     fn read(&self, memory: &Memory) -> Result<Vec<u8>, String> {
-        Ok(Tensor::<u8>::over(memory.clone(), memory.bytes()).to_vec())
+        self.0.copy_of(memory).map_err(|error| error.to_string())
     }
 }
 

@@ -367,8 +367,8 @@ mod tests {
         assert_eq!(of(registered(), &["", ""]).device_memory, registered());
         let other = of(registered(), &["", "it has no FI_HMEM"]);
         assert_eq!(other.device_memory, host("of rank 2: it has no FI_HMEM"));
-        let said = "verbs;ofi_rxm on mlx5_0, libfabric 1.20, for private networks only (as named); through host memory, \
-                    because of rank 2: it has no FI_HMEM";
+        let chosen = "verbs;ofi_rxm on mlx5_0, libfabric 1.20, for private networks only (as named)";
+        let said = format!("{chosen}; through host memory, because of rank 2: it has no FI_HMEM");
         assert_eq!(other.to_string(), said);
         assert_eq!(of(host("no card"), &["", "it has no FI_HMEM"]).device_memory, host("no card"), "its own reason");
         let on_cpu = Choice { device_memory: None, ..other };

@@ -100,7 +100,8 @@ errors! {
         Failed { peer: None, what } => "the network failed: {what}",
         Unconnected { peer } => "rank {peer} is not connected over the network",
         Device => "memory that only a device reaches cannot be registered with the network: use memory that the host reaches",
-        DeviceMemory { bytes, what } => "{bytes} bytes of the device's memory cannot be registered with the network: {what}",
+        DeviceMemory { bytes, what } => "{bytes} bytes of the device's memory cannot be registered with the network: \
+             {what}",
         Random { what } => "the system gives no random numbers: {what}",
     }
     from { FabricError => Fabric }

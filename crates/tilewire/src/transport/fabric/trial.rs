@@ -19,8 +19,8 @@ pub(super) struct Trial;
 
 impl Trial {
     /// Writes with numbers, from registered memory and bytes that the provider copies, and checks the bytes and numbers
-    /// that arrive. `inject_bytes` is the most that carriers let the provider copy. The target is memory of the host, or
-    /// of the device if there is one. Returns the number of writes. The error says what does not work.
+    /// that arrive. `inject_bytes` is the most that carriers let the provider copy. The target is memory of the host,
+    /// or of the device if there is one. Returns the number of writes. The error says what does not work.
     pub fn run(
         endpoint: &mut Endpoint,
         confirmation: Confirmation,
