@@ -64,7 +64,7 @@ fn opened(library: &Path, device: &Arc<Able>) -> FabricCarrier {
 fn a_provider_without_a_card_takes_host_memory_and_says_why() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     let device = Arc::new(Able::default());
-    let mut carrier = opened(&library, &device);
+    let mut carrier = opened(library, &device);
     let Some(DeviceMemory::HostMemory { why }) = &carrier.choice().device_memory else { panic!("{carrier:?}") };
     assert!(why.starts_with("tcp") && why.ends_with("is no network card that could write it"), "{why}");
     let said = carrier.choice().to_string();
@@ -72,7 +72,7 @@ fn a_provider_without_a_card_takes_host_memory_and_says_why() {
     carrier.register(&Memory::zeroed_shared(64)).unwrap();
     assert_eq!(carrier.register(&out_of_reach(64)), Err(NetworkError::Device));
     // Ranks on CPUs say nothing of it.
-    let (on_cpu, _) = FabricCarrier::open(options(&library, "tcp"), 0, 2).unwrap();
+    let (on_cpu, _) = FabricCarrier::open(options(library, "tcp"), 0, 2).unwrap();
     assert!(on_cpu.choice().device_memory.is_none() && on_cpu.choice().to_string().ends_with("(as named)"));
 }
 
@@ -80,14 +80,14 @@ fn a_provider_without_a_card_takes_host_memory_and_says_why() {
 fn a_provider_that_was_not_asked_for_memory_of_devices_gets_none() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     let device = Arc::new(Able::default());
-    let mut carrier = opened(&library, &device);
+    let mut carrier = opened(library, &device);
     carrier.device = Some(device.clone());
     let error = carrier.register(&out_of_reach(64)).unwrap_err();
     let said = error.to_string();
     assert!(matches!(error, NetworkError::DeviceMemory { bytes: 64, .. }), "{said}");
     assert!(said.contains("was not opened for memory of devices: register memory of the host"), "{said}");
     // The trial finds the same.
-    let library = Library::open_at(&library).unwrap();
+    let library = Library::open_at(library).unwrap();
     let query = Query { provider: Some("tcp".to_string()), address: Some("127.0.0.1".to_string()), ..Query::default() };
     let provider = Arc::new(Provider::list(library, &query).unwrap().remove(0));
     let domain = Domain::open(provider.clone()).unwrap();
@@ -110,7 +110,7 @@ fn a_provider_that_was_not_asked_for_memory_of_devices_gets_none() {
 fn arrivals_are_flushed_while_a_window_is_in_memory_of_the_device() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     let device = Arc::new(Able::default());
-    let mut carrier = opened(&library, &device);
+    let mut carrier = opened(library, &device);
     let flushes = |carrier: &mut FabricCarrier| carrier.flush().map(|()| device.flushes.swap(0, Ordering::Relaxed));
     assert_eq!(flushes(&mut carrier), Ok(0), "there is no device");
     carrier.device = Some(device.clone());
