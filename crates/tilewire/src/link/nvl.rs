@@ -337,6 +337,11 @@ impl NvlTransport {
     }
 
     /// The layout of every rank's segment.
+    #[cfg(feature = "fabric")]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.desk.world
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -9,8 +9,8 @@
 //! **Counted numbers** (`number.rs`) make most confirmations unnecessary. A number that arrives shows that all earlier
 //! ones have arrived, so a write to staging, or one without bytes, goes without a confirmation, and counts as delivered
 //! when the provider no longer reads its source. Writes to windows are always confirmed, because their memory comes and
-//! goes. So is one of [`CONFIRMED_OF`] numbers, which bounds the unconfirmed ones. A peer that must know that everything
-//! has arrived asks with a number of its own ([`Posts::unconfirmed`]).
+//! goes. So is one of [`CONFIRMED_OF`] numbers, which bounds the unconfirmed ones. A rank that must know whether
+//! everything has arrived asks by a number of its own ([`Posts::unconfirmed`]).
 //!
 //! An echo names the value of a number, not the write. So writes to one peer that have the same value and are under way
 //! together count as delivered together, when there are as many echoes as writes. Only the parts of one delivery share

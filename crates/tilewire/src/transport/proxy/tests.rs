@@ -1,6 +1,7 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
 mod arrivals;
+mod cards;
 mod distrust;
 mod failures;
 mod flushes;
@@ -203,6 +204,10 @@ struct Wires {
     room: Option<usize>,
     /// The fault that the next call shows instead of its work.
     fails: Option<fn() -> ProxyError>,
+    /// The flushes of arrivals: the rank, and its slots at that time.
+    flushes: Vec<(usize, Vec<u64>)>,
+    /// True if they fail.
+    no_flush: bool,
 }
 
 struct Taken {
@@ -299,6 +304,16 @@ impl Carrier for NetCarrier {
 
     fn unconfirmed(&mut self, _: usize) -> Result<usize, ProxyError> {
         Ok(0)
+    }
+
+    fn flush(&mut self) -> Result<(), ProxyError> {
+        let mut wires = self.net.lock();
+        let slots = crate::tensor::bytes_of(&wires.segments[self.rank]).unwrap();
+        let slots = slots[..LINES_END].chunks(LINE).map(|line| u64::from_ne_bytes(line[..8].try_into().unwrap()));
+        let flush = (self.rank, slots.collect());
+        wires.flushes.push(flush);
+        let what = || "the card does not flush".to_string();
+        if wires.no_flush { Err(ProxyError::Carrier { peer: None, what: what() }) } else { Ok(()) }
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
