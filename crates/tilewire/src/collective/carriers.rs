@@ -92,8 +92,8 @@ impl Carrier for Faulty {
         self.inner.unconfirmed(peer)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
-        self.inner.flush()
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        self.inner.flush_arrivals()
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

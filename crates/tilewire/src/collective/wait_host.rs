@@ -344,7 +344,7 @@ mod tests {
             Ok(0)
         }
 
-        fn flush(&mut self) -> Result<(), ProxyError> {
+        fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
             Ok(())
         }
 

@@ -151,7 +151,7 @@ impl Carrier for Nowhere {
         Ok(0)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
         Ok(())
     }
 

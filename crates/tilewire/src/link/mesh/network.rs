@@ -311,8 +311,8 @@ impl Carrier for Counted {
         self.carrier.unconfirmed(peer)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
-        self.carrier.flush()
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        self.carrier.flush_arrivals()
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

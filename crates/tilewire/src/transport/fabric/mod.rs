@@ -590,7 +590,7 @@ impl Carrier for FabricCarrier {
 
     /// Any arrival may cover bytes in a window: a signal covers writes that came without a notice of their own. So all
     /// arrivals are flushed while this rank has a window in memory of its device.
-    fn flush(&mut self) -> Result<(), ProxyError> {
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
         let is_flushed = matches!(self.choice.device_memory, Some(DeviceMemory::Registered { flushed: true }));
         let Some(device) = self.device.as_ref().filter(|_| is_flushed) else { return Ok(()) };
         if !self.regions.iter().any(|known| known.is_target && known.is_on_device) {

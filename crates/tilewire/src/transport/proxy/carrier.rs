@@ -53,7 +53,7 @@ pub trait Carrier: Send {
     /// moves. So the flush comes between the two: it covers all writes whose reports the host has seen, and the slots
     /// move after it. It also covers what arrived before and moved no slot: other parts of a delivery, and writes
     /// without a notice, which a later signal covers.
-    fn flush(&mut self) -> Result<(), ProxyError>;
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError>;
 
     /// Adds the events since the last call. Also makes progress if the carrier has no thread of its own.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;

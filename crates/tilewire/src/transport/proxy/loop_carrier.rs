@@ -213,7 +213,7 @@ impl Carrier for LoopCarrier {
         Ok(0)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
         Ok(())
     }
 

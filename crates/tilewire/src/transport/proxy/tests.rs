@@ -306,7 +306,7 @@ impl Carrier for NetCarrier {
         Ok(0)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
         let mut wires = self.net.lock();
         let slots = crate::tensor::bytes_of(&wires.segments[self.rank]).unwrap();
         let slots = slots[..LINES_END].chunks(LINE).map(|line| u64::from_ne_bytes(line[..8].try_into().unwrap()));

@@ -111,7 +111,8 @@ fn arrivals_are_flushed_while_a_window_is_in_memory_of_the_device() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     let device = Arc::new(Able::default());
     let mut carrier = opened(library, &device);
-    let flushes = |carrier: &mut FabricCarrier| carrier.flush().map(|()| device.flushes.swap(0, Ordering::Relaxed));
+    let flushes =
+        |carrier: &mut FabricCarrier| carrier.flush_arrivals().map(|()| device.flushes.swap(0, Ordering::Relaxed));
     assert_eq!(flushes(&mut carrier), Ok(0), "there is no device");
     carrier.device = Some(device.clone());
     carrier.choice.device_memory = Some(DeviceMemory::Registered { flushed: true });
@@ -129,5 +130,5 @@ fn arrivals_are_flushed_while_a_window_is_in_memory_of_the_device() {
     let error = flushes(&mut carrier).unwrap_err().to_string();
     assert!(error.contains("the device is gone, over tcp"), "{error}");
     carrier.close(2);
-    assert!(carrier.flush().is_ok(), "the window is closed");
+    assert!(carrier.flush_arrivals().is_ok(), "the window is closed");
 }

@@ -50,7 +50,7 @@ impl Carrier for Slow {
         Ok(0)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
         Ok(())
     }
 

@@ -159,7 +159,7 @@ impl Carrier for Panics {
         Ok(0)
     }
 
-    fn flush(&mut self) -> Result<(), ProxyError> {
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
         Ok(())
     }
 
