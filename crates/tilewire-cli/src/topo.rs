@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use tilewire::Level;
 use tilewire::cuda::{CudaError, Device};
-use tilewire::link::NetworkOptions;
+use tilewire::link::{NetworkOptions, network_of};
 use tilewire::transport::fabric::FabricCarrier;
 
 /// Prints the machine and its links.
@@ -60,12 +60,16 @@ pub fn topo() -> Result<()> {
     Ok(())
 }
 
-/// The network that ranks of this machine would choose, and why; false if there is none.
+/// The network that ranks of this machine would choose, and why, those on the first GPU if there is one; false if there
+/// is none.
 fn network() -> (bool, String) {
-    match FabricCarrier::open(NetworkOptions::default(), 0, 1) {
+    let chosen = match devices().ok().and_then(|devices| devices.into_iter().next()) {
+        Some(device) => network_of(&device, NetworkOptions::default()),
+        None => FabricCarrier::open(NetworkOptions::default(), 0, 1).map(|(carrier, _)| carrier.choice().clone()),
+    };
+    match chosen {
         Err(error) => (false, format!("no network: {error}").replace('\n', " ")),
-        Ok((carrier, _)) => {
-            let choice = carrier.choice();
+        Ok(choice) => {
             let passed: Vec<String> = choice.passed_over.iter().map(|(name, why)| format!("{name}: {why}")).collect();
             let why = if passed.is_empty() { String::new() } else { format!("; not taken: {}", passed.join("; ")) };
             (true, format!("{choice}{why}"))

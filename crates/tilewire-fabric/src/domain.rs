@@ -6,6 +6,7 @@ use crate::signals::Handlers;
 use crate::sys;
 use std::any::Any;
 use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -27,6 +28,27 @@ pub(crate) struct Open {
 unsafe impl Send for Open {}
 // SAFETY: as above.
 unsafe impl Sync for Open {}
+
+/// Memory of a CUDA device, as a dma-buf.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaBuf<'f> {
+    /// The descriptor. What is passed as `keep` should hold it, because not every provider makes its own copy.
+    pub descriptor: BorrowedFd<'f>,
+    /// The address of the dma-buf's first byte on the device.
+    pub base: u64,
+    /// The offset of the first byte to register.
+    pub offset: u64,
+    /// The number of bytes to register, which are all part of the dma-buf.
+    pub bytes: usize,
+    /// The number of the device.
+    pub device: i32,
+}
+
+/// The memory of a region.
+pub(crate) enum Place<'f> {
+    Host { start: NonNull<u8>, bytes: usize },
+    Device(DmaBuf<'f>),
+}
 
 impl Domain {
     /// Opens a provider.
@@ -54,21 +76,49 @@ impl Domain {
         &self.0.provider
     }
 
-    /// See [`Endpoint::register`](crate::Endpoint::register).
+    /// See [`Endpoint::register`](crate::Endpoint::register) and
+    /// [`register_dma_buf`](crate::Endpoint::register_dma_buf).
     ///
     /// # Safety
     /// As there.
     pub(crate) unsafe fn register(
         &self,
-        start: NonNull<u8>,
-        bytes: usize,
+        place: Place<'_>,
         key: u64,
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Region, FabricError> {
         let provider = self.provider();
-        let place = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: bytes };
+        let (start, bytes) = match &place {
+            Place::Host { start, bytes } => (*start, *bytes),
+            Place::Device(_) if !provider.registers_device_memory() => {
+                return Err(FabricError::NoDeviceMemory { provider: provider.to_string() });
+            }
+            Place::Device(buf) => {
+                let start =
+                    buf.base.checked_add(buf.offset).filter(|start| start.checked_add(buf.bytes as u64).is_some());
+                let start = start.and_then(|start| NonNull::new(start as *mut u8));
+                let region = usize::try_from(buf.base).unwrap_or(usize::MAX);
+                (start.ok_or(FabricError::Range { offset: buf.offset as usize, bytes: buf.bytes, region })?, buf.bytes)
+            }
+        };
+        let iov = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: bytes };
+        let (dma_buf, device) = match &place {
+            Place::Host { .. } => (None, 0),
+            Place::Device(DmaBuf { descriptor, base, offset, bytes, device }) => {
+                let fd = descriptor.as_raw_fd();
+                let dma_buf = sys::MrDmabuf { fd, offset: *offset, len: *bytes, base_addr: *base as *mut c_void };
+                // A union whose member for CUDA is an int.
+                let [a, b, c, d] = device.to_ne_bytes();
+                (Some(dma_buf), u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]))
+            }
+        };
+        // With the flag, the library takes the first pointer for one to a dma-buf.
+        let (first, flags, iface) = match &dma_buf {
+            None => (&raw const iov, 0, 0),
+            Some(dma_buf) => ((&raw const *dma_buf).cast(), sys::MR_DMABUF, sys::HMEM_CUDA),
+        };
         let mut attr = sys::Roomy::new(sys::MrAttr {
-            mr_iov: &place,
+            mr_iov: first,
             iov_count: 1,
             access: sys::WRITE | sys::READ | sys::REMOTE_WRITE | sys::REMOTE_READ,
             offset: 0,
@@ -76,8 +126,8 @@ impl Domain {
             context: null_mut(),
             auth_key_size: 0,
             auth_key: null_mut(),
-            iface: 0,
-            device: 0,
+            iface,
+            device,
         });
         let mut region = null_mut();
         let mut result = 0;
@@ -86,7 +136,7 @@ impl Domain {
             // SAFETY: all pointers are valid for the call, also for a library whose structure is longer. The memory is
             // valid as the caller promises, since `keep` lives in the region.
             result = unsafe {
-                ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), 0, &mut region)
+                ((*(*self.0.domain).mr).regattr)(&raw mut (*self.0.domain).fid, attr.as_mut_ptr(), flags, &mut region)
             };
             if result != -sys::ENOKEY || !provider.has_chosen_keys() {
                 break;

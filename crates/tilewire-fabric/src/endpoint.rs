@@ -3,7 +3,7 @@
 //! An endpoint owns its completion queue, its address vector, and the memory that the provider uses from a post to its
 //! completion. An operation under way keeps its region, so memory that the provider reads is never freed early.
 
-use crate::domain::{Domain, Region, close};
+use crate::domain::{DmaBuf, Domain, Place as Memory, Region, close};
 use crate::error::{CompletionError, FabricError};
 use crate::peers::{AddressVector, MOST_ADDRESS, Peer};
 use crate::provider::Provider;
@@ -155,6 +155,13 @@ impl Endpoint {
                 let value = (&raw const permitted).cast();
                 _ = ((*(*made.endpoint).ops).setopt)(fid, sys::OPT_ENDPOINT, option, value, size_of::<bool>());
             }
+            if provider.registers_device_memory() {
+                // Without this, a provider may copy by calls of CUDA that wait for running kernels.
+                let required = sys::HMEM_P2P_REQUIRED;
+                let value = (&raw const required).cast();
+                let setopt = (*(*made.endpoint).ops).setopt;
+                _ = setopt(fid, sys::OPT_ENDPOINT, sys::OPT_HMEM_P2P, value, size_of::<libc::c_int>());
+            }
             provider.check("fi_enable", (ops.control)(fid, sys::ENABLE, null_mut()))?;
             let mut address = vec![0u8; MOST_ADDRESS];
             let mut bytes = address.len();
@@ -191,7 +198,41 @@ impl Endpoint {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Region, FabricError> {
         // SAFETY: as the caller promises.
-        let region = unsafe { self.domain.register(start, bytes, key, keep)? };
+        unsafe { self.register_place(Memory::Host { start, bytes }, key, keep) }
+    }
+
+    /// As [`register`](Endpoint::register), for memory of a device. The provider must have been [asked
+    /// for](crate::Query::device_memory) it. The endpoint then refuses transfers in which the processor would have to
+    /// copy for the card, where the provider knows the option.
+    ///
+    /// Written, and never run with a card.
+    ///
+    /// # Safety
+    /// The dma-buf is memory of the device at this address, which is valid until `keep` is dropped. Peers with the key
+    /// may write there at any time, and the card may read there while a write from the region is under way.
+    ///
+    /// # Errors
+    /// If the provider was not asked for memory of devices, or reports an error.
+    pub unsafe fn register_dma_buf(
+        &self,
+        memory: DmaBuf<'_>,
+        key: u64,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Region, FabricError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.register_place(Memory::Device(memory), key, keep) }
+    }
+
+    /// # Safety
+    /// As for the functions above.
+    unsafe fn register_place(
+        &self,
+        memory: Memory<'_>,
+        key: u64,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Region, FabricError> {
+        // SAFETY: as the caller promises.
+        let region = unsafe { self.domain.register(memory, key, keep)? };
         if self.provider().mr_mode() & sys::MR_ENDPOINT != 0 {
             // SAFETY: both are open, and this is the first use of the region.
             unsafe {

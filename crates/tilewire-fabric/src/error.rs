@@ -72,6 +72,16 @@ pub enum FabricError {
     },
     /// The region was registered with another domain than the endpoint's.
     Foreign,
+    /// The library is too old for memory of devices.
+    NoDmaBufs {
+        /// The version of the library.
+        version: (u32, u32),
+    },
+    /// The provider was not asked for memory of devices, or has no access to it.
+    NoDeviceMemory {
+        /// The provider.
+        provider: String,
+    },
     /// The string contains a zero byte.
     Name {
         /// The string.
@@ -146,6 +156,19 @@ impl fmt::Display for FabricError {
             }
             FabricError::Foreign => f.write_str(
                 "the region belongs to another domain than the endpoint: register the memory with this endpoint",
+            ),
+            FabricError::NoDmaBufs { version: (major, minor) } => {
+                let (least_major, least_minor) = crate::library::DMA_BUFS;
+                write!(
+                    f,
+                    "libfabric {major}.{minor} cannot register memory of devices by dma-bufs: at least \
+                     {least_major}.{least_minor} is needed"
+                )
+            }
+            FabricError::NoDeviceMemory { provider } => write!(
+                f,
+                "{provider} was not opened for memory of devices: register memory of the host, or ask for a provider \
+                 that has FI_HMEM"
             ),
             FabricError::Name { name } => {
                 write!(f, "{name:?} contains a zero byte, so it cannot be passed to libfabric")

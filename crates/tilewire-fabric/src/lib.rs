@@ -10,7 +10,8 @@
 //! - **In**: the library's file, if it exists. Building this crate needs neither headers nor a C compiler. Six
 //!   functions are looked up by name; all others are in the tables of the objects that they return (`sys.rs`). **Out**:
 //!   writes with a number for the receiver's queue, and their completions.
-//! - **Versions** from 1.11 to 2.x work: this crate asks for the interface of 1.17 at most, the library allocates
+//! - **Versions** from 1.11 to 2.x work: this crate asks for the interface of 1.17 at most (of 1.20 for memory of
+//!   devices, if the library has it), the library allocates
 //!   descriptions, and structures that the library fills have room to spare.
 //! - **Invariants**: memory that the provider reads or writes outlives its use, because an operation under way keeps
 //!   its region and its context. Objects are closed in the order that providers demand, and an object that cannot be
@@ -45,7 +46,7 @@ mod shared_files;
 mod signals;
 mod sys;
 
-pub use domain::{Domain, Region};
+pub use domain::{DmaBuf, Domain, Region};
 pub use endpoint::{Completion, Endpoint, EndpointOptions, Posted, Remote, Source};
 pub use error::{CompletionError, FabricError};
 pub use library::{FILE, Library, VARIABLE};

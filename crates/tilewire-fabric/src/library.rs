@@ -12,6 +12,8 @@ use std::sync::Mutex;
 pub(crate) const LEAST: (u32, u32) = (1, 11);
 /// The newest interface that this crate asks for. A library accepts its own interface version and all older ones.
 const NEWEST: (u32, u32) = (1, 17);
+/// The interface that has dma-bufs. It is asked for only where memory of devices is to be registered.
+pub(crate) const DMA_BUFS: (u32, u32) = (1, 20);
 /// The file, as the dynamic linker knows it.
 pub const FILE: &str = "libfabric.so.1";
 /// The variable that names another file.
@@ -76,6 +78,11 @@ impl Library {
     pub(crate) fn interface(self) -> u32 {
         let (major, minor) = self.0.version.min(NEWEST);
         sys::version(major, minor)
+    }
+
+    /// True if the library can register memory of devices by dma-bufs: from 1.20 on.
+    pub fn knows_dma_bufs(self) -> bool {
+        self.0.version >= DMA_BUFS
     }
 
     pub(crate) fn functions(self) -> &'static Opened {

@@ -1,7 +1,7 @@
 //! Providers: the library's ways to write into memory of other processes, and the abilities of each.
 
 use crate::error::FabricError;
-use crate::library::{Library, text};
+use crate::library::{DMA_BUFS, Library, text};
 use crate::signals::Handlers;
 use crate::sys;
 use std::collections::HashSet;
@@ -19,6 +19,11 @@ pub struct Query {
     pub address: Option<String>,
     /// If true, only providers that keep the order of writes to one place match. This order may make a provider slower.
     pub ordered: bool,
+    /// If true, only providers match that can register memory of devices by dma-bufs, as [`Endpoint::register_dma_buf`]
+    /// does. The library must be [new enough](Library::knows_dma_bufs).
+    ///
+    /// [`Endpoint::register_dma_buf`]: crate::Endpoint::register_dma_buf
+    pub device_memory: bool,
 }
 
 /// One way to write to other processes: a provider on a device. Endpoints are of the kind `FI_EP_RDM`: reliable, and
@@ -41,7 +46,7 @@ impl Provider {
     /// The first call in a process loads all providers, which takes up to half a second.
     ///
     /// # Errors
-    /// If no provider matches.
+    /// If no provider matches, or the library is too old for what is asked.
     pub fn list(library: Library, query: &Query) -> Result<Vec<Provider>, FabricError> {
         let found = Infos::get(library, query, 0)?;
         // The second query is for providers that can confirm that bytes are in the peer's memory.
@@ -174,6 +179,13 @@ impl Provider {
         self.delivery
     }
 
+    /// True if memory of devices can be registered by dma-bufs. Only providers that were
+    /// [asked for it](Query::device_memory) say so.
+    pub fn registers_device_memory(&self) -> bool {
+        let (major, minor) = DMA_BUFS;
+        self.caps() & sys::HMEM != 0 && self.fabric_attr().api_version >= sys::version(major, minor)
+    }
+
     pub(crate) fn has_text_addresses(&self) -> bool {
         self.info().addr_format == sys::ADDR_STR
     }
@@ -279,6 +291,12 @@ struct Infos {
 impl Infos {
     fn get(library: Library, query: &Query, op_flags: u64) -> Result<Infos, FabricError> {
         let string = |name: &str| CString::new(name).map_err(|_| FabricError::Name { name: name.to_string() });
+        // No newer interface is asked for than is needed, and none that the library does not know.
+        let interface = match query.device_memory {
+            true if library.knows_dma_bufs() => sys::version(DMA_BUFS.0, DMA_BUFS.1),
+            true => return Err(FabricError::NoDmaBufs { version: library.version() }),
+            false => library.interface(),
+        };
         let name = query.provider.as_deref().map(string).transpose()?;
         let address = query.address.as_deref().map(string).transpose()?;
         let hints = Infos::empty(library);
@@ -297,6 +315,10 @@ impl Infos {
             domain.data_progress = sys::PROGRESS_MANUAL;
             domain.mr_mode =
                 sys::MR_LOCAL | sys::MR_VIRT_ADDR | sys::MR_ALLOCATED | sys::MR_PROV_KEY | sys::MR_ENDPOINT;
+            if query.device_memory {
+                info.caps |= sys::HMEM;
+                domain.mr_mode |= sys::MR_HMEM;
+            }
             let tx = &mut *info.tx_attr;
             tx.op_flags = op_flags;
             if query.ordered {
@@ -313,7 +335,7 @@ impl Infos {
         let handlers = Handlers::keep();
         // SAFETY: all pointers are valid for the call; the list that it returns is the caller's.
         let result = unsafe {
-            (library.functions().get_info)(library.interface(), node, std::ptr::null(), flags, hints.first, &mut first)
+            (library.functions().get_info)(interface, node, std::ptr::null(), flags, hints.first, &mut first)
         };
         drop(handlers);
         match result {

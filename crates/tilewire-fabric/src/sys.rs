@@ -34,6 +34,8 @@ pub const REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const COMPLETION: u64 = 1 << 24;
 pub const INJECT: u64 = 1 << 25;
 pub const DELIVERY_COMPLETE: u64 = 1 << 28;
+/// Memory of devices. The flag [`MR_DMABUF`] is newer.
+pub const HMEM: u64 = 1 << 47;
 pub const SOURCE: u64 = 1 << 57;
 
 /// Modes in which the caller lends memory with every operation.
@@ -48,6 +50,12 @@ pub const MR_VIRT_ADDR: c_int = 1 << 4;
 pub const MR_ALLOCATED: c_int = 1 << 5;
 pub const MR_PROV_KEY: c_int = 1 << 6;
 pub const MR_ENDPOINT: c_int = 1 << 9;
+pub const MR_HMEM: c_int = 1 << 10;
+
+/// A flag of registrations, from interface 1.20 on: [`MrAttr::mr_iov`] is a pointer to [`MrDmabuf`].
+pub const MR_DMABUF: u64 = 1 << 40;
+/// `FI_HMEM_CUDA`, for [`MrAttr::iface`].
+pub const HMEM_CUDA: c_int = 1;
 
 /// The formats of addresses that are socket addresses.
 pub const SOCKADDR: u32 = 1;
@@ -73,8 +81,12 @@ pub const EAGAIN: i32 = libc::EAGAIN;
 /// `FI_ENOKEY`: another region has the key. It is no number of the system.
 pub const ENOKEY: i32 = 256 + 10;
 
-/// Options of endpoints, whose values are C's `bool`.
+/// Options of endpoints. Their values are C's `bool`, unless they say otherwise.
 pub const OPT_ENDPOINT: c_int = 0;
+/// An option whose value is an `int`.
+pub const OPT_HMEM_P2P: c_int = 8;
+/// Cards read and write memory of devices directly, or refuse.
+pub const HMEM_P2P_REQUIRED: c_int = 1;
 pub const OPT_CUDA_API_PERMITTED: c_int = 10;
 pub const OPT_SHARED_MEMORY_PERMITTED: c_int = 11;
 pub const EAVAIL: i32 = 259;
@@ -177,6 +189,15 @@ pub struct MrAttr {
     pub auth_key: *mut u8,
     pub iface: c_int,
     pub device: u64,
+}
+
+/// `fi_mr_dmabuf`, from interface 1.20 on.
+#[repr(C)]
+pub struct MrDmabuf {
+    pub fd: c_int,
+    pub offset: u64,
+    pub len: usize,
+    pub base_addr: *mut c_void,
 }
 
 #[repr(C)]
@@ -452,5 +473,15 @@ mod tests {
         assert_eq!([offset_of!(OpsCq, readerr), offset_of!(OpsCq, strerror)], [24, 56]);
         assert_eq!([offset_of!(OpsCm, getname), offset_of!(OpsMr, regattr)], [16, 24]);
         assert_eq!([offset_of!(OpsFabric, trywait), offset_of!(OpsDomain, endpoint)], [40, 24]);
+    }
+
+    /// As above, for the structures of 1.20. The pointer to a dma-buf takes the place of the one to the bytes.
+    #[test]
+    fn layouts_of_dma_bufs_are_those_of_the_c_headers_of_1_20() {
+        assert_eq!([offset_of!(MrDmabuf, offset), offset_of!(MrDmabuf, len)], [8, 16]);
+        assert_eq!([offset_of!(MrDmabuf, base_addr), size_of::<MrDmabuf>()], [24, 32]);
+        assert_eq!([offset_of!(MrAttr, mr_iov), offset_of!(MrAttr, iface), offset_of!(MrAttr, device)], [0, 64, 72]);
+        // What 1.20 knows beyond has 32 bytes: a pointer, a size, a pointer and a size.
+        assert!(size_of::<Roomy<MrAttr>>() >= size_of::<MrAttr>() + 32);
     }
 }

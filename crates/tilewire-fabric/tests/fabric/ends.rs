@@ -22,7 +22,7 @@ pub const PROVIDERS: [&str; 2] = ["tcp", "shm"];
 
 pub fn query(name: &str) -> Query {
     let address = (name != "shm").then(|| "127.0.0.1".to_string());
-    Query { provider: Some(name.to_string()), address, ordered: false }
+    Query { provider: Some(name.to_string()), address, ..Query::default() }
 }
 
 pub fn provider(library: Library, name: &str) -> Provider {

@@ -2,11 +2,12 @@
 
 use crate::ends::{Block, End, KEY, LONG, PROVIDERS, drive, library, post, provider, query};
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tilewire_fabric::{Completion, Domain, Endpoint, EndpointOptions, FabricError, Library, Posted, Provider, Query};
-use tilewire_fabric::{Region, Remote, Source};
+use tilewire_fabric::{Completion, DmaBuf, Domain, Endpoint, EndpointOptions, FabricError, Library, Posted, Provider};
+use tilewire_fabric::{Query, Region, Remote, Source};
 
 /// Guard bytes before and after what is written.
 const GUARD: usize = 64;
@@ -329,6 +330,32 @@ fn providers_say_what_they_are() {
     let none = Provider::list(library, &query("nonesuch")).unwrap_err();
     assert!(none.to_string().contains("nonesuch at 127.0.0.1"), "{none}");
     assert!(Provider::list(library, &query("a\0b")).is_err());
+}
+
+/// Memory of devices is registered only by providers that were asked for it, in a library that knows how.
+#[test]
+fn memory_of_devices_needs_a_provider_that_was_asked_for_it() {
+    let Some(library) = library() else { return };
+    for name in PROVIDERS {
+        let asked = Provider::list(library, &Query { device_memory: true, ..query(name) });
+        match asked {
+            // Whatever software providers say: nobody asks them for memory of devices.
+            Ok(all) => assert!(library.knows_dma_bufs() && all.iter().all(Provider::registers_device_memory)),
+            Err(error) if library.knows_dma_bufs() => assert!(error.code().is_some(), "{error}"),
+            Err(error) => {
+                assert_eq!(error, FabricError::NoDmaBufs { version: library.version() });
+                assert!(error.to_string().ends_with("at least 1.20 is needed"), "{error}");
+            }
+        }
+        let provider = provider(library, name);
+        assert!(!provider.registers_device_memory(), "{provider}");
+        let endpoint = Endpoint::open(&Domain::open(Arc::new(provider)).unwrap(), &EndpointOptions::default()).unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let dma_buf = DmaBuf { descriptor: file.as_fd(), base: 1 << 40, offset: 0, bytes: 64, device: 0 };
+        // SAFETY: it is refused, so nobody touches these bytes.
+        let refused = unsafe { endpoint.register_dma_buf(dma_buf, 1, Arc::new(())) }.unwrap_err();
+        assert!(matches!(refused, FabricError::NoDeviceMemory { .. }), "{refused}");
+    }
 }
 
 #[test]

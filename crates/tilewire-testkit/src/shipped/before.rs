@@ -10,10 +10,9 @@
 //!   taking one peer's counter for another's has no effect. Here the next and the previous rank are ahead of the
 //!   others, each in its own direction.
 
-use tilewire::link::Transport;
+use tilewire::link::{Transport, Window, WindowPart};
 use tilewire::rehearsal::RehearsalRank;
 use tilewire::schedule::{Tiling, recv_direct, send_direct};
-use tilewire::transport::Protocol;
 use tilewire::{Knobs, Primitive, Rank, RunError, Tensor, Traced, kernel, recv, send, sendrecv};
 
 /// The usual slot bytes and depth of [`staged`].
@@ -60,22 +59,21 @@ pub(super) fn packet_within(link: &RehearsalRank, blocks: usize) -> Result<Trace
     }
 }
 
-/// `len` elements into the window of the next rank.
+/// `len` elements into the window of the next rank, with the control lines of the window.
 pub(super) fn direct(
     link: &RehearsalRank,
     blocks: usize,
-    windows: &[Tensor<f32>],
+    window: &Window<f32>,
     len: usize,
 ) -> Result<Traced, RunError> {
     let ((to, from), max_blocks) = (link.neighbours(), link.link(link.rank()).max_blocks);
     let x = Tensor::<f32>::zeros(len);
-    let window = windows[to.index()].memory();
-    let protocol = Protocol::Direct { window_bytes: window.bytes() };
     let tiling = Tiling::flat(len, 1, blocks).bands(1);
     Ok(kernel("direct", |k| {
         k.blocks(blocks as u32);
         let x = k.input(&x).named("input");
-        let (tx, rx) = (link.sender(k, to, protocol, Some(window)), link.receiver(k, from, protocol));
+        let tx = link.window_sender(k, to, window.lines(), WindowPart::Mapped(window.peer(to)));
+        let rx = link.window_receiver(k, from, window.lines());
         k.role("send", 4).run(|r| send_direct::<f32>(r, &tx, max_blocks, tiling, |at| x.load(at.pos)));
         k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
     })?)

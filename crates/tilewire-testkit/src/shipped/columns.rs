@@ -37,7 +37,7 @@ fn plan(world: &World, primitive: Primitive) -> Result<Plan, RunError> {
     let others = if is_window { 2 } else { 1 };
     let mut plan = world.small().plan(others + LAUNCHES, |link, n| match n {
         n if n >= others => trace(world, link, primitive, &windows),
-        _ if is_window => before::direct(link, blocks, &windows, rows(blocks) * COLS),
+        _ if is_window => before::direct(link, blocks, &link.window(&windows), rows(blocks) * COLS),
         _ => before::staged(link, blocks, before::SLOTS),
     })?;
     for (rank, window) in windows.iter().enumerate() {

@@ -147,6 +147,8 @@ fn barriers(world: &World) -> Result<Plan, RunError> {
 enum Step<'f> {
     /// Only the neighbours exchange, in this way.
     Before(Primitive),
+    /// Only the neighbours exchange, in windows of this many elements.
+    BeforeDirect(usize),
     /// Packets within the domains.
     Within,
     Form(&'f Form),
@@ -155,14 +157,17 @@ enum Step<'f> {
 fn plan(world: &World, forms: &[Form]) -> Result<Plan, RunError> {
     let &World { ranks, blocks, .. } = world;
     let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * chunk(blocks))).collect();
-    // One launch before for each way of sending that the forms use.
+    // One launch before for each way of sending that the forms use, and for each window: it has lines of its own.
     let (mut sent, mut steps) = (Vec::new(), Vec::new());
     for form in forms {
-        if !sent.contains(&form.primitive) {
-            sent.push(form.primitive);
-            // Writes windows twice, because the first launch cannot overwrite anything too early.
-            let times = if form.primitive == Primitive::Direct { 2 } else { 1 };
-            steps.extend((0..times).map(|_| Step::Before(form.primitive)));
+        let window = (form.primitive == Primitive::Direct).then(|| form.received(ranks, blocks));
+        if !sent.contains(&(form.primitive, window)) {
+            sent.push((form.primitive, window));
+            match window {
+                // Twice, because the first launch cannot overwrite anything too early.
+                Some(len) => steps.extend([Step::BeforeDirect(len), Step::BeforeDirect(len)]),
+                None => steps.push(Step::Before(form.primitive)),
+            }
             if form.primitive == Primitive::Packet && world.is_mixed() {
                 steps.extend((0..MESSAGES).map(|_| Step::Within));
             }
@@ -171,7 +176,7 @@ fn plan(world: &World, forms: &[Form]) -> Result<Plan, RunError> {
     }
     let mut plan = world.small().plan(steps.len(), |link, n| match steps[n] {
         Step::Before(Primitive::Packet) => before::packet(link, blocks),
-        Step::Before(Primitive::Direct) => before::direct(link, blocks, &windows, chunk(blocks)),
+        Step::BeforeDirect(len) => before::direct(link, blocks, &link.window(&parts(&windows, len)), chunk(blocks)),
         Step::Before(_) => before::staged(link, blocks, before::SLOTS),
         Step::Within => before::packet_within(link, blocks),
         Step::Form(form) => trace(link, blocks, *form, &windows),
@@ -182,6 +187,21 @@ fn plan(world: &World, forms: &[Form]) -> Result<Plan, RunError> {
     Ok(plan)
 }
 
+impl Form {
+    /// Elements that a rank receives.
+    fn received(&self, ranks: usize, blocks: usize) -> usize {
+        match self.kind {
+            Kind::AllToAll | Kind::AllGather | Kind::Gather => ranks * chunk(blocks),
+            Kind::Broadcast | Kind::Scatter => chunk(blocks),
+        }
+    }
+}
+
+/// The first elements of every window.
+fn parts(windows: &[Tensor<f32>], len: usize) -> Vec<Tensor<f32>> {
+    windows.iter().map(|window| window.slice(0..len)).collect()
+}
+
 /// The number of elements of a chunk. It gives every block several steps, and the last block fewer.
 fn chunk(blocks: usize) -> usize {
     blocks * 44 - 3
@@ -190,15 +210,11 @@ fn chunk(blocks: usize) -> usize {
 fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>]) -> Result<Traced, RunError> {
     let (ranks, window) = (link.world_size(), &windows[link.number() as usize]);
     let (one, all) = (chunk(blocks), ranks * chunk(blocks));
-    let (sent, received) = match form.kind {
-        Kind::AllToAll => (all, all),
-        Kind::AllGather | Kind::Gather => (one, all),
-        Kind::Broadcast => (one, one),
-        Kind::Scatter => (all, one),
-    };
+    let sent = if matches!(form.kind, Kind::AllToAll | Kind::Scatter) { all } else { one };
+    let received = form.received(ranks, blocks);
     let direct = form.primitive == Primitive::Direct;
     // A window is always a whole output. If the output is only one chunk, the rest of the window is unused.
-    let windows: Vec<Tensor<f32>> = windows.iter().map(|window| window.slice(0..received)).collect();
+    let windows = parts(windows, received);
     let out = if direct { window.slice(0..received) } else { Tensor::zeros(received) };
     let inp = Tensor::<f32>::zeros(sent);
     let exchange = of_kind(form.kind, link, &out, &inp);

@@ -327,8 +327,9 @@ fn direct(world: &World) -> Result<Plan, RunError> {
     let len = blocks * 48;
     let windows: Vec<Tensor<f32>> = (0..world.ranks).map(|_| Tensor::zeros(len)).collect();
     // The last block has fewer elements, and still fewer in the second launch.
-    let mut plan =
-        world.small().plan(3, |link, launch| before::direct(link, blocks, &windows, len - launch % 2 * 7))?;
+    let mut plan = world
+        .small()
+        .plan(3, |link, launch| before::direct(link, blocks, &link.window(&windows), len - launch % 2 * 7))?;
     for (rank, window) in windows.iter().enumerate() {
         plan.host_reads(rank as u32, window.memory());
     }

@@ -149,7 +149,7 @@ fn in_windows(world: &World, what: Windows) -> Result<Plan, RunError> {
             }
             2 => before::fill(out),
             _ if world.posts() => before::staged(link, 2 * blocks, before::SLOTS),
-            _ => before::direct(link, blocks, &inputs, len),
+            _ => before::direct(link, blocks, &link.window(&inputs), len),
         }
     })
 }

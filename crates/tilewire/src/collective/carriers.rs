@@ -92,6 +92,10 @@ impl Carrier for Faulty {
         self.inner.unconfirmed(peer)
     }
 
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        self.inner.flush_arrivals()
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         match (self.fault, self.writes) {
             (Fault::FailsToPoll, 0) => {

@@ -166,10 +166,7 @@ impl<'l> Launch<'l> {
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
-            Engine::Cpu(prepared) if self.lent.is_none() => {
-                !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut()
-            }
-            Engine::Cpu(_) => false,
+            Engine::Cpu(prepared) => !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut(),
             Engine::Gpu(_) => false,
         }
     }
@@ -217,7 +214,15 @@ impl<'l> Launch<'l> {
     pub(super) fn lending(self, lent: Vec<Memory>) -> Self {
         let mut launch = self;
         launch.lent = Some(lent);
+        launch.takes_the_long_way();
         launch
+    }
+
+    /// A launch that lends says so before it begins, and a shortcut would not.
+    fn takes_the_long_way(&mut self) {
+        if let (Engine::Cpu(prepared), true) = (&mut self.engine, self.lent.is_some()) {
+            prepared.takes_the_long_way();
+        }
     }
 
     /// After a failure: waits until no peer can touch the tensors that this rank lent. If one can still after another
@@ -293,6 +298,7 @@ impl<'l> Launch<'l> {
             Engine::Gpu(launch) => launch.rebind(&self.kernel, &args)?,
         }
         self.args = args;
+        self.takes_the_long_way();
         Ok(())
     }
 

@@ -344,6 +344,10 @@ mod tests {
             Ok(0)
         }
 
+        fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+            Ok(())
+        }
+
         fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
             events.append(&mut self.1.0.lock().unwrap().events[self.0]);
             Ok(())

@@ -163,6 +163,10 @@ impl Device {
         Ok(Arc::new(device))
     }
 
+    pub(super) fn handle(&self) -> sys::CUdevice {
+        self.handle
+    }
+
     /// Number of the device.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
@@ -257,7 +261,7 @@ impl Device {
     }
 }
 
-fn attribute(handle: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CudaError> {
+pub(super) fn attribute(handle: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CudaError> {
     // SAFETY: the handle belongs to the device.
     unsafe { result::device::get_attribute(handle, which) }.called("cuDeviceGetAttribute").map(|n| n as u32)
 }

@@ -428,6 +428,7 @@ impl Launch {
             keep_captured(std::slice::from_ref(&self.kept), std::slice::from_ref(stream))?;
         } else {
             turn = stream.guests.launches(user)?;
+            self.replaced.trim(|mark| mark.has_happened().unwrap_or(false));
             if self.replaced.wants_mark() && !stream.has_pending() {
                 let mark = Event::untimed(stream.device())?;
                 mark.record_on(stream.handle())?;

@@ -1,6 +1,6 @@
 //! Explicitly mapped memory, which the driver can export to other processes and make accessible to other devices.
 
-use super::device::Device;
+use super::device::{Device, attribute};
 use super::error::{Called, CudaError};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -38,7 +38,13 @@ impl Mapped {
         let size = bytes.max(1).next_multiple_of(granularity);
         let mut handle = 0;
         // SAFETY: writes one handle; `drop` releases it.
-        unsafe { sys::cuMemCreate(&mut handle, size, &properties, 0) }.result().called("cuMemCreate")?;
+        let mut create = |properties| unsafe { sys::cuMemCreate(&mut handle, size, properties, 0) }.result();
+        if let Some(for_cards) = for_cards(device, properties) {
+            // It is only a hint, so a driver that refuses it is asked without it.
+            create(&for_cards).or_else(|_| create(&properties)).called("cuMemCreate")?;
+        } else {
+            create(&properties).called("cuMemCreate")?;
+        }
         Mapped::map(device, handle, size, peers)
     }
 
@@ -142,6 +148,14 @@ fn properties(device: &Device) -> sys::CUmemAllocationProp {
     properties.requestedHandleTypes = EXPORT;
     properties.location = location(device.ordinal());
     properties
+}
+
+/// The properties of memory that network cards can be given access to; `None` if the device has none.
+fn for_cards(device: &Device, mut properties: sys::CUmemAllocationProp) -> Option<sys::CUmemAllocationProp> {
+    let which = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+    let is_supported = attribute(device.handle(), which).is_ok_and(|can| can != 0);
+    properties.allocFlags.gpuDirectRDMACapable = 1;
+    is_supported.then_some(properties)
 }
 
 fn location(ordinal: u32) -> sys::CUmemLocation {

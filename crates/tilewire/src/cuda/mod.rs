@@ -16,6 +16,7 @@
 //! | `buffer.rs` | [`Buffer`]: device memory, and tensors in it |
 //! | `adopted.rs` | device memory of others as tensors |
 //! | `pinned.rs` | host memory that kernels reach |
+//! | `cards.rs` | what network cards need to write device memory |
 //! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
 //! | `foreign_stream.rs` | [`ForeignStream`]: streams of others, and their captures |
@@ -35,6 +36,8 @@
 mod adopted;
 mod buffer;
 mod busy;
+#[cfg(feature = "fabric")]
+mod cards;
 mod device;
 mod error;
 mod event;

@@ -11,9 +11,13 @@ impl<T, E> Replaced<T, E> {
     /// The most that is kept, so that a host that never waits keeps no more memory than this.
     pub(super) const MOST: usize = 256;
 
-    /// True if much is kept and no mark says until when.
+    /// What is kept before a mark says until when. It is little: what launches use may be scarce, as the control lines
+    /// of a window are.
+    const MARKED_FROM: usize = 2;
+
+    /// True if something is kept and no mark says until when.
     pub(super) fn wants_mark(&self) -> bool {
-        self.mark.is_none() && self.all.len() >= Self::MOST / 2
+        self.mark.is_none() && self.all.len() >= Self::MARKED_FROM
     }
 
     /// The event comes after all launches so far.

@@ -117,6 +117,11 @@ impl Purpose {
             || matches!(self, Purpose::Transfer { part, .. } if matched(part))
     }
 
+    /// True if its words are the signals of a window.
+    pub fn is_signal(self) -> bool {
+        matches!(self, Purpose::Transfer { part: Part::Signal, .. })
+    }
+
     /// True if its words are credits.
     pub fn is_credit(self) -> bool {
         let is_credit = |part| matches!(part, Part::Head | Part::PacketHead | Part::Sent | Part::Counter);

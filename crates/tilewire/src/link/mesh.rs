@@ -96,7 +96,8 @@ impl<S> MeshOptions<S> {
 ///
 /// If ranks are threads of one process, the carrier between domains copies, or is a network with
 /// `MeshOptions::over_network`. They run on CPUs ([`rendezvous`]) or on GPUs (`rendezvous_on`), where the memory that
-/// posts write and read is host memory that the device maps.
+/// posts write and read is host memory that the device maps. Windows in memory of the device are the exception, where
+/// the network of all ranks registers them. That was never run.
 ///
 /// If ranks are processes, the carrier is a network that libfabric reaches, and the ranks of each host are a domain.
 /// These ranks run on CPUs. `Display` says which provider was chosen, and why.
@@ -246,6 +247,19 @@ impl MeshTransport {
         self.far.get(peer.index()).is_some_and(Option::is_some)
     }
 
+    /// Memory that kernels fill and the carrier reads.
+    fn outbox(&self, bytes: usize) -> Result<Memory, TransportError> {
+        match &self.near {
+            Near::Shm(near) => near.memory(bytes),
+            // Host memory, like the outboxes of staging (`mesh/far.rs`): nobody needs to register a device's for it.
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => {
+                near.not_capturing("allocating memory")?;
+                Ok(near.device().host_memory(bytes)?)
+            }
+        }
+    }
+
     fn proxy(&self) -> &Arc<Proxy> {
         self.door.proxy().expect("a mesh has a proxy")
     }
@@ -274,6 +288,11 @@ impl MeshTransport {
     fn reached(&self, parts: WindowParts) -> Result<WindowParts, TransportError> {
         match &self.near {
             Near::Shm(near) if self.domains.len() > 1 && self.posts_windows() => {
+                let region = self.region(near.shared(), &parts)?;
+                Ok(parts.with_posted(region))
+            }
+            #[cfg(all(feature = "cuda", feature = "fabric"))]
+            Near::Nvl(near) if self.domains.len() > 1 && self.posts_windows() => {
                 let region = self.region(near.shared(), &parts)?;
                 Ok(parts.with_posted(region))
             }
@@ -430,7 +449,15 @@ impl Transport for MeshTransport {
     }
 
     fn posts_windows(&self) -> bool {
-        matches!(self.near, Near::Shm(_)) && !matches!(self.joint, Joint::None)
+        match (&self.near, &self.joint) {
+            (_, Joint::None) => false,
+            (Near::Shm(_), _) => true,
+            // Written, and never run: it takes a card.
+            #[cfg(all(feature = "cuda", feature = "fabric"))]
+            (Near::Nvl(_), Joint::Network(chosen)) => chosen.reaches_devices(),
+            #[cfg(feature = "cuda")]
+            (Near::Nvl(_), _) => false,
+        }
     }
 
     fn reads_in_place(&self, peer: Rank, memory: &Memory) -> bool {
@@ -442,7 +469,7 @@ impl Transport for MeshTransport {
         let memory = match from {
             PostFrom::Memory(memory) => memory,
             PostFrom::Outbox(bytes) => {
-                outbox = self.memory(bytes.max(1))?.part(0, bytes);
+                outbox = self.outbox(bytes.max(1))?.part(0, bytes);
                 &outbox
             }
         };

@@ -27,6 +27,7 @@
 //! | `mesh/windows.rs` | windows of far ranks |
 //! | `fabric.rs` | [`FabricTransport`]: ranks that reach each other by a network alone |
 //! | `machine.rs` | [`Machine`]: what ranks tell each other about their machines, for choices that all make alike |
+//! | `network_device.rs` | a GPU as the network sees it: its memory as dma-bufs, the flush of what cards wrote there |
 //! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
 //! | `window.rs`, `line_set.rs` | [`Window`]; [`LineSet`]: which control lines a window has |
 //! | `puts.rs` | [`Puts`]: the operations on a window, for kernels of one's own |
@@ -47,6 +48,8 @@ mod gpu_memory;
 mod line_set;
 mod machine;
 mod mesh;
+#[cfg(all(feature = "cuda", feature = "fabric"))]
+mod network_device;
 #[cfg(feature = "cuda")]
 mod nvl;
 mod puts;
@@ -66,6 +69,8 @@ pub use fitness::check_transfer;
 pub use line_set::LineSet;
 pub use machine::{Machine, NoMachine};
 pub use mesh::{MeshOptions, MeshTransport};
+#[cfg(all(feature = "cuda", feature = "fabric"))]
+pub use network_device::network_of;
 #[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
 pub use puts::{PutSource, Puts, PutsOptions};

@@ -337,6 +337,11 @@ impl NvlTransport {
     }
 
     /// The layout of every rank's segment.
+    #[cfg(feature = "fabric")]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.desk.world
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -479,7 +484,7 @@ impl Transport for NvlTransport {
         self.may_allocate()?;
         let (device, ordinals, devices) = (self.device(), &self.ordinals, &self.devices);
         let sharing = Sharing { device, ordinals, devices, what: "window" };
-        call.agree(&self.desk, &self.sets, |world, bytes| share(world, None, &sharing, bytes))
+        call.agree(&self.desk, (self, &self.sets), |world, bytes| share(world, None, &sharing, bytes))
     }
 
     fn register_window(&self, call: &WindowCall, of: Registration) -> Result<Option<WindowParts>, TransportError> {
@@ -494,7 +499,7 @@ impl Transport for NvlTransport {
             None
         };
         let objection = of.objection.or(why.map(|why| TransportError::NotRegistrable { why }));
-        call.agree_over(&self.desk, &self.sets, Registration { objection, ..of }, |world, memory| {
+        call.agree_over(&self.desk, (self, &self.sets), Registration { objection, ..of }, |world, memory| {
             let all = world.show("window", Arc::new(memory.clone()), world.deadline())?;
             let reach = |memory: &Arc<Memory>| memory.reachable_from().is_device(own).then(|| (**memory).clone());
             Ok(all.unwrap_or_default().iter().map(reach).collect())

@@ -379,7 +379,7 @@ impl Transport for ShmTransport {
 
     fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
         self.check()?;
-        call.agree(&self.desk, &self.sets, |world, bytes| {
+        call.agree(&self.desk, (self, &self.sets), |world, bytes| {
             // These segments' sockets are closed here: the transport's own monitor notices when a peer dies.
             let options = SegmentOptions { keeps_file: true, ..self.in_own_domains() };
             let segments = world.segments("window", bytes, options, world.deadline())?;
@@ -397,7 +397,7 @@ impl Transport for ShmTransport {
             Some("other processes cannot map it: give a tensor of link.zeros(), or use Window::allocate")
         };
         let objection = of.objection.or(why.map(|why| TransportError::NotRegistrable { why }));
-        call.agree_over(&self.desk, &self.sets, Registration { objection, ..of }, |world, own| {
+        call.agree_over(&self.desk, (self, &self.sets), Registration { objection, ..of }, |world, own| {
             if let Some(all) = world.show("window", std::sync::Arc::new(own.clone()), world.deadline())? {
                 return Ok(all.iter().map(|memory| Some((**memory).clone())).collect());
             }

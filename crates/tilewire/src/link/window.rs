@@ -7,7 +7,8 @@
 use super::Transport;
 use super::line_set::{LineSet, LineSets};
 use super::registered::{Known, MemoryView, Registered};
-use crate::tensor::{Element, Memory, Tensor, Type};
+use crate::schedule::take_all_signals;
+use crate::tensor::{Element, Memory, Tensor, Type, bytes_of, overwrite};
 use crate::transport::desk::Desk;
 use crate::transport::proxy::PostedRegion;
 use crate::transport::rendezvous::{Parameters, Shared};
@@ -88,6 +89,16 @@ impl WindowParts {
         WindowParts { number, peers, posted: None, lines: LineSet::default() }
     }
 
+    /// The same window, in the transport's own lines if the transport has no endpoints for the window's. That is so where
+    /// a transport passes windows of another one on, and knows nothing of lines. It depends on the transport's type
+    /// alone, so all ranks find the same.
+    fn in_lines_of(self, transport: &dyn Transport) -> WindowParts {
+        let mut peers = Rank::all(transport.world_size()).filter(|&peer| peer != transport.rank());
+        let lacks = |peer| transport.endpoint(peer).is_some() && transport.endpoint_of(peer, &self.lines).is_none();
+        let lines = if peers.any(lacks) { LineSet::default() } else { self.lines.clone() };
+        WindowParts { lines, ..self }
+    }
+
     /// The same window where some ranks are out of reach.
     pub(super) fn without(mut self, is_out_of_reach: impl Fn(Rank) -> bool) -> WindowParts {
         let ranks = Rank::all(self.peers.len());
@@ -111,7 +122,7 @@ impl WindowCall {
     pub(super) fn agree(
         &self,
         desk: &Desk,
-        sets: &LineSets,
+        sets: (&dyn Transport, &LineSets),
         space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<WindowParts, TransportError> {
         let parts = self.agree_on(desk, sets, ("allocated", None), space)?;
@@ -123,7 +134,7 @@ impl WindowCall {
     pub(super) fn agree_over(
         &self,
         desk: &Desk,
-        sets: &LineSets,
+        sets: (&dyn Transport, &LineSets),
         of: Registration,
         share: impl FnOnce(&Shared, &Memory) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<Option<WindowParts>, TransportError> {
@@ -135,7 +146,7 @@ impl WindowCall {
     fn agree_on(
         &self,
         desk: &Desk,
-        sets: &LineSets,
+        (transport, sets): (&dyn Transport, &LineSets),
         (which, objection): (&str, Option<TransportError>),
         space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
     ) -> Result<Option<WindowParts>, TransportError> {
@@ -169,11 +180,31 @@ impl WindowCall {
         let lens = lens.collect::<Result<Vec<usize>, _>>()?;
         // All segments have the same size.
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
-        let space = world.all_have("window", space(world, bytes), deadline)?;
+        // All launches that used the lines are over on all ranks, and no rank uses them for the new window before all are
+        // here.
+        let cleared = forget_signals(transport, &lines);
+        let space = world.all_have("window", cleared.and_then(|()| space(world, bytes)), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
         let parts = WindowParts::mapped(number, lens.iter().zip(&space).map(part).collect());
         Ok(Some(WindowParts { lines, ..parts }))
     }
+}
+
+/// Counts the signals of an earlier window with these lines as taken.
+fn forget_signals(transport: &dyn Transport, lines: &LineSet) -> Result<(), TransportError> {
+    let me = transport.rank();
+    for peer in Rank::all(transport.world_size()).filter(|&peer| peer != me && !lines.is_own()) {
+        let Some(endpoint) = transport.endpoint_of(peer, lines) else { continue };
+        let (signals, tallies) = (&endpoint.here.signals.signals, &endpoint.window.tallies);
+        let cleared = bytes_of(signals).and_then(|signals| {
+            let mut counts = bytes_of(tallies)?;
+            take_all_signals(&signals, &mut counts);
+            overwrite(tallies, &counts)
+        });
+        let what = |error| format!("the lines of a window cannot be read: {error}");
+        cleared.map_err(|error| TransportError::Peer { rank: me, what: what(error) })?;
+    }
+    Ok(())
 }
 
 impl<T: Element> Window<T> {
@@ -195,7 +226,7 @@ impl<T: Element> Window<T> {
         let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
-        Ok(Window::over(Tensor::over(own, len), parts, Some(transport)))
+        Ok(Window::over(Tensor::over(own, len), parts.in_lines_of(transport), Some(transport)))
     }
 
     /// Makes a window of a tensor that exists. Collective: every rank of the transport calls it with a tensor of the
@@ -258,7 +289,7 @@ impl<T: Element> Window<T> {
                 registered.add_handle();
                 Ok(Window { tensor: tensor.clone(), registered, is_over: AtomicBool::new(false) })
             }
-            (Some(parts), _) => Ok(Window::over(tensor.clone(), parts, Some(transport))),
+            (Some(parts), _) => Ok(Window::over(tensor.clone(), parts.in_lines_of(transport), Some(transport))),
             (None, None) => Err(TransportError::NoWindows),
         }
     }
@@ -330,7 +361,9 @@ impl<T: Element> Window<T> {
             let parts = WindowParts { lines, ..WindowParts::mapped(number.clone(), peers.clone()) };
             (tensor, parts)
         };
-        let windows = peers.iter().flatten().zip(LineSets::take_all(&sets)?).map(window);
+        let lines = LineSets::take_all(&sets)?;
+        ranks.iter().zip(&lines).try_for_each(|(rank, lines)| forget_signals(rank, lines))?;
+        let windows = peers.iter().flatten().zip(lines).map(window);
         Ok(windows.zip(ranks).map(|((tensor, parts), rank)| Window::over(tensor, parts, Some(rank))).collect())
     }
 

@@ -68,4 +68,5 @@ pub use relay::{Relay, recv_relayed, relay_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
 pub use tiling::{Position, Spot, Tile, Tiling};
+pub(crate) use window::take_all_signals;
 pub use window::{Put, PutTo, Source, WINDOW_IDS, WindowAt, WindowOps, WindowReach, WindowWorld};

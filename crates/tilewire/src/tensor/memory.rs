@@ -497,7 +497,8 @@ impl Memory {
     pub fn between(&self) -> Option<Between> {
         let Purpose::Transfer { from, to, .. } = self.purpose else { return None };
         let operation = self.purpose.is_matched().then_some(self.operation);
-        (operation.is_some() || self.purpose.is_credit()).then_some(Between { from, to, operation })
+        let travels = operation.is_some() || self.purpose.is_credit() || self.purpose.is_signal();
+        travels.then_some(Between { from, to, operation })
     }
 
     /// The operation that its words or packets carry, if any. Marked if the words are in step.
@@ -511,6 +512,9 @@ impl Memory {
     fn what(&self) -> String {
         match self.between() {
             Some(Between { from, to, operation: Some(_) }) => format!("data from rank {from} to rank {to}"),
+            Some(Between { from, to, .. }) if self.purpose.is_signal() => {
+                format!("signals from rank {from} to rank {to}")
+            }
             Some(Between { from, to, .. }) => format!("credits for data from rank {from} to rank {to}"),
             None if self.purpose.is_matched() => "data of all ranks".to_string(),
             None => "no signals of a transport's endpoint".to_string(),

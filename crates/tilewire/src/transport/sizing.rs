@@ -8,6 +8,7 @@
 //!  2  blocks, each with its staging, packets and lines: the size of one block stays, and with it its speed
 //!  3  whatever takes the most memory: staging, packets or slots
 //! ```
+//! The control lines of windows come on top: programs without windows have the sizes that they would have without them.
 #![forbid(unsafe_code)]
 
 use super::layout::{Geometry, LINE, Layout};
@@ -54,7 +55,7 @@ impl Sizes {
             let geometry = now.geometry(world_size, self.copies);
             match self.smaller(now).filter(|_| !fits(geometry)) {
                 Some(smaller) => now = smaller,
-                None => return geometry,
+                None => return Geometry { window_sets: window_sets(world_size), ..geometry },
             }
         }
     }
@@ -97,7 +98,7 @@ impl Block {
             max_slots: self.slots,
             max_copies,
             packet_bytes: self.blocks * self.packets,
-            window_sets: window_sets(world_size),
+            window_sets: 0,
         }
     }
 }

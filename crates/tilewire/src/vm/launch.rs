@@ -189,6 +189,11 @@ impl Prepared {
         }
     }
 
+    /// From now on [`takes_shortcut`](Prepared::takes_shortcut) returns false, until other arguments are bound.
+    pub(crate) fn takes_the_long_way(&mut self) {
+        self.machines.iter_mut().for_each(|machine| machine.shortcut = None);
+    }
+
     /// Runs the kernel's code to the end.
     pub(crate) fn run_through(&mut self) -> Result<(), LaunchError> {
         // On another thread it would race with the home thread's plain accesses to its tensors.

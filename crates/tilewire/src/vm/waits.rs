@@ -73,8 +73,8 @@ pub trait WaitHost: Send + Sync {
         false
     }
 
-    /// True if [`WaitHost::progress`] makes system calls, as for a network. A wait then spins for fewer rounds before it
-    /// yields, because ranks that share the processor may have to run first.
+    /// True if [`WaitHost::progress`] makes system calls, as for a network. A wait then spins for fewer rounds before
+    /// it yields, because ranks that share the processor may have to run first.
     fn is_slow(&self) -> bool {
         false
     }

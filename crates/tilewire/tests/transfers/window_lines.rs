@@ -5,7 +5,8 @@ use crate::case::{LONG, SMALL};
 use std::collections::HashSet;
 use tilewire::collective::Launch;
 use tilewire::link::{
-    LineSet, MeshOptions, MeshTransport, PostFrom, ShmOptions, ShmTransport, Tensors, Transport, Window, WindowPart,
+    LineSet, MeshOptions, MeshTransport, PostFrom, Puts, ShmOptions, ShmTransport, Tensors, Transport, Window,
+    WindowPart,
 };
 use tilewire::schedule::{PostedWindow, Tiling, recv_direct, send_direct};
 use tilewire::transport::layout::LINE;
@@ -72,7 +73,9 @@ fn without_sets_there_is_any_number_of_windows() {
             all_gather(&link, window.tensor(), &inp).window(window).run()?;
             assert_eq!(window.tensor().to_vec(), [0, 1]);
         }
-        assert!(link.endpoint_of(world.next(), &LineSet::numbered(1)).is_none());
+        // A set that no window of this transport has is not used, whatever its number.
+        let [own, other] = [0, 1].map(|number| link.endpoint_of(world.next(), &LineSet::numbered(number)));
+        assert_eq!(own.as_ref().map(lines), other.as_ref().map(lines));
         Ok(link.close()?)
     });
 }
@@ -145,9 +148,9 @@ fn at_once(
             };
             let tx = link.window_sender(k, to, window.lines(), part);
             let rx = link.window_receiver(k, from, window.lines());
-            k.role(&format!("send {number}"), 4)
+            k.role(format!("send {number}"), 4)
                 .run(|r| send_direct::<f32>(r, &tx, max_blocks, tiling, |at| x.load(at.pos)));
-            k.role(&format!("receive {number}"), 4).run(|r| recv_direct(r, &rx, max_blocks, BLOCKS));
+            k.role(format!("receive {number}"), 4).run(|r| recv_direct(r, &rx, max_blocks, BLOCKS));
         }
     })?;
     Ok((traced, posted))
@@ -238,4 +241,69 @@ fn windows_that_share_their_lines_are_found() {
         assert_eq!(report.is_clean(), sets == 2, "{report}");
         assert!(sets == 0 || report.is_decided(), "{report}");
     }
+}
+
+#[test]
+fn a_window_sees_no_signal_of_one_that_had_its_lines_before() {
+    run(2, |world| {
+        let link = ShmTransport::rendezvous(world, of_sets(1))?;
+        let (me, peer) = (world.rank().number(), world.next().number());
+        let exchange = |first: bool| -> Result<u32, RankError> {
+            let window = Window::<u32>::allocate(&link, 4)?;
+            let (x, y) = (Tensor::from_slice(&[7u32; 4]), Tensor::<u32>::zeros(4));
+            let puts = Puts::new(&link, &window)?;
+            let source = puts.source(&x)?;
+            let traced = kernel("one too many", |k| {
+                let (ops, x, y) = (puts.ops(k), source.bind(k), k.output(&y));
+                k.main(|r| match me {
+                    0 => {
+                        ops.to(peer, 0).from(x, 0, 16).signal(0).put_block_direct(r);
+                        if first {
+                            ops.signal(r, peer, 0);
+                        }
+                    }
+                    _ => {
+                        ops.wait_signal_from(r, peer, 0);
+                        r.each(4, |i| y.store(i, ops.own().get::<u32>(0, i * 4)));
+                    }
+                });
+            })?;
+            let mut launch = Launch::new(&link, &traced)?;
+            if me == 0 && !first {
+                // Long enough for the other rank to take a signal that is left.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            launch.run()?;
+            Ok(y.get(3))
+        };
+        let expected = if me == 0 { 0 } else { 7 };
+        assert_eq!([exchange(true)?, exchange(false)?], [expected; 2]);
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn windows_of_another_transport_use_the_lines_of_this_one() {
+    run(2, |world| {
+        for sets in [0, 1, 2] {
+            let here = ShmTransport::rendezvous(world, of_sets(sets))?;
+            let there = ShmTransport::rendezvous(world, of_sets(2))?;
+            let windows = [Window::<u32>::allocate(&there, 2)?, Window::<u32>::allocate(&here, 2)?];
+            let x = Tensor::from_slice(&[world.rank().number() + 1]);
+            for _ in 0..3 {
+                for window in &windows {
+                    let out = window.tensor();
+                    out.fill(0);
+                    all_gather(&here, out, &x).window(window).build()?.run()?;
+                    assert_eq!(out.to_vec(), [1, 2], "{sets} sets");
+                    // Nobody fills before all have compared.
+                    world.bootstrap().barrier("next", world.deadline())?;
+                }
+            }
+            drop(windows);
+            here.close()?;
+            there.close()?;
+        }
+        Ok(())
+    });
 }

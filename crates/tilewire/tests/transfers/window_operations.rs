@@ -3,8 +3,9 @@
 
 use crate::case::{LONG, Place, SMALL, joined, seed, threads};
 use tilewire::collective::Launch;
+use tilewire::cuda::Device;
 use tilewire::ir::RequiredBytes;
-use tilewire::link::{AnyTransport, Puts, PutsOptions, Tensors, Transport, Window};
+use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, Puts, PutsOptions, Tensors, Transport, Window};
 use tilewire::schedule::WINDOW_IDS;
 use tilewire::transport::{AbortCode, Rank, RankError, World};
 use tilewire::{RunError, Scalar, Tensor, kernel};
@@ -159,11 +160,15 @@ fn puts_of_16_mib_arrive_exactly() {
 
 // ---- beyond the end -------------------------------------------------------------------------------------------------
 
-/// Rank 1 puts one element too far, to a peer that it computes.
 fn one_beyond() {
+    one_beyond_on(|world| Ok(joined(world, SMALL)?));
+}
+
+/// Rank 1 puts one element too far, to a peer that it computes.
+fn one_beyond_on(join: fn(&World) -> Result<AnyTransport, RankError>) {
     const BYTES: usize = 64;
     let heard = threads(3, "one beyond", |world| {
-        let link = joined(world, SMALL)?;
+        let link = join(world)?;
         let (me, next) = (link.rank().index(), world.next());
         // The guards are windows on both sides of this one, and the rest of the source's memory.
         let before = Window::<u8>::allocate(&link, BYTES)?;
@@ -192,8 +197,11 @@ fn one_beyond() {
                 ops.wait_signal_from(r, world.previous().number(), 0);
             });
         })?;
-        let error = Launch::new(&link, &traced)?.run().unwrap_err();
+        let mut launch = Launch::new(&link, &traced)?;
+        // A launch on a GPU ends later.
+        let error = launch.run().and_then(|()| launch.sync()).unwrap_err();
         assert_eq!(link.broken().map(|cause| (cause.code, cause.rank)), Some((AbortCode::Required, 1)));
+        drop(launch);
         for window in all {
             assert!(window.tensor().to_vec().iter().all(|&byte| byte == GUARD), "rank {me}");
         }
@@ -211,6 +219,14 @@ fn one_beyond() {
 #[test]
 fn one_element_beyond_a_window_ends_the_launch_on_all_ranks() {
     PLACES.into_iter().for_each(|place| place.hosts(one_beyond));
+}
+
+#[test]
+fn one_element_beyond_a_window_on_a_gpu_ends_the_launch_on_all_ranks() {
+    if let Err(error) = Device::open(0) {
+        return tilewire_testkit::skip::skip("cuda", error);
+    }
+    one_beyond_on(|world| Ok(NvlTransport::rendezvous(world, &Device::open(0)?, NvlOptions::default())?.into()));
 }
 
 #[test]

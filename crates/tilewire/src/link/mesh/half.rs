@@ -151,6 +151,10 @@ impl Carrier for Nowhere {
         Ok(0)
     }
 
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
         Ok(())
     }

@@ -42,6 +42,16 @@ impl Near {
         }
     }
 
+    /// The device of a rank on a GPU, as the network sees it.
+    #[cfg(feature = "fabric")]
+    pub(super) fn network_device(&self) -> Option<std::sync::Arc<dyn crate::transport::fabric::NetworkDevice>> {
+        match self {
+            Near::Shm(_) => None,
+            #[cfg(feature = "cuda")]
+            Near::Nvl(near) => Some(std::sync::Arc::new(crate::link::network_device::OnNetwork(near.device().clone()))),
+        }
+    }
+
     /// The segments with abort words and doorbells.
     pub(super) fn control(&self) -> &SegmentSet {
         match self {

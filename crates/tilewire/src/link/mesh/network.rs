@@ -11,7 +11,7 @@ use super::{Half, Joint, MeshTransport};
 use crate::tensor::Memory;
 #[cfg(feature = "cuda")]
 use crate::transport::fabric::connect_all;
-use crate::transport::fabric::{Choice, FabricCarrier, FabricOptions as NetworkOptions, NetworkError};
+use crate::transport::fabric::{Choice, DeviceMemory, FabricCarrier, FabricOptions as NetworkOptions, NetworkError};
 use crate::transport::proxy::{Carrier, Event, ProxyError, Write};
 use crate::transport::rendezvous::Shared;
 use crate::transport::{Deadline, Rank, TransportError};
@@ -20,7 +20,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The network that was chosen, and the number of bytes that this rank has sent.
+/// The network that was chosen, as all ranks agreed, and the number of bytes that this rank has sent.
 pub(super) struct Chosen {
     choice: Choice,
     bytes: Arc<AtomicU64>,
@@ -29,6 +29,12 @@ pub(super) struct Chosen {
 impl Chosen {
     pub(super) fn choice(&self) -> &Choice {
         &self.choice
+    }
+
+    /// True if the network registers memory of the devices of all ranks, so that it reaches their windows.
+    #[cfg(feature = "cuda")]
+    pub(super) fn reaches_devices(&self) -> bool {
+        matches!(self.choice.device_memory, Some(DeviceMemory::Registered { .. }))
     }
 
     /// The number of bytes that this rank has sent.
@@ -52,7 +58,30 @@ pub(super) fn join(half: Half, world: &Shared, options: &NetworkOptions) -> Resu
     let cards = world.gather("mesh/cards", &card, deadline)?;
     let connected = opened.connect(&half, &cards);
     world.all_have("mesh/connected", connected, deadline)?;
-    world.all_have("mesh/driven", opened.join(half), deadline)
+    let choice =
+        agreed(opened.carrier.choice().clone(), |why| Ok(world.gather("mesh/device memory", why, deadline)?))?;
+    world.all_have("mesh/driven", opened.join(half, choice), deadline)
+}
+
+/// The choice of this rank, with memory of devices only if the networks of all ranks register it: a window is posted to
+/// by all of them or by none. `gather` exchanges the reasons against it, which are empty on ranks that have none. Ranks
+/// on CPUs exchange nothing.
+fn agreed(
+    mut choice: Choice,
+    gather: impl FnOnce(&[u8]) -> Result<Vec<Vec<u8>>, TransportError>,
+) -> Result<Choice, TransportError> {
+    let why = match &choice.device_memory {
+        None => return Ok(choice),
+        Some(DeviceMemory::HostMemory { why }) => why.as_bytes(),
+        Some(_) => &[],
+    };
+    let said = gather(why)?;
+    let other = said.iter().position(|why| !why.is_empty());
+    if let (Some(DeviceMemory::Registered { .. }), Some(rank)) = (&choice.device_memory, other) {
+        let why = format!("of rank {rank}: {}", String::from_utf8_lossy(&said[rank]));
+        choice.device_memory = Some(DeviceMemory::HostMemory { why });
+    }
+    Ok(choice)
 }
 
 /// Joins ranks that are all played by this thread.
@@ -69,7 +98,12 @@ pub(super) fn join_all(halves: Vec<Half>, options: &NetworkOptions) -> Result<Ve
     for ((opened, half), far) in opened.iter_mut().zip(&halves).zip(&far) {
         opened.accept(half, far)?;
     }
-    halves.into_iter().zip(opened).map(|(half, opened)| opened.join(half)).collect()
+    // Their windows are reached without a network (`Window::on_virtual_ranks`).
+    let join = |(half, opened): (Half, Opened)| {
+        let choice = agreed(opened.carrier.choice().clone(), |_| Ok(vec![b"one thread plays all ranks".to_vec()]))?;
+        opened.join(half, choice)
+    };
+    halves.into_iter().zip(opened).map(join).collect()
 }
 
 /// Where ranks that are threads reach each other.
@@ -157,7 +191,7 @@ impl Opened {
         options: NetworkOptions,
         together: &Arc<Together>,
     ) -> Result<Opened, TransportError> {
-        let (carrier, card) = FabricCarrier::open(options, half.rank().index(), ranks)?;
+        let (carrier, card) = FabricCarrier::open_for(half.near.network_device(), options, half.rank().index(), ranks)?;
         let mut carrier = Kept { carrier: Some(carrier), together: together.clone() };
         let mut place = |memory: &Memory| carrier.register(memory);
         let staging = half.far.peers.iter().map(|peer| match peer {
@@ -187,9 +221,9 @@ impl Opened {
         Ok(())
     }
 
-    fn join(self, half: Half) -> Result<MeshTransport, TransportError> {
+    fn join(self, half: Half, choice: Choice) -> Result<MeshTransport, TransportError> {
         let Opened { carrier, .. } = self;
-        let chosen = Chosen { choice: carrier.choice().clone(), bytes: Arc::default() };
+        let chosen = Chosen { choice, bytes: Arc::default() };
         let counted = Counted { carrier, bytes: chosen.bytes.clone() };
         half.over(Box::new(counted), Joint::Network(chosen), true)
     }
@@ -277,6 +311,10 @@ impl Carrier for Counted {
         self.carrier.unconfirmed(peer)
     }
 
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        self.carrier.flush_arrivals()
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         self.carrier.poll(events)
     }
@@ -285,6 +323,7 @@ impl Carrier for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::fabric::{Confirmation, Numbers};
 
     #[test]
     fn ranks_are_looked_for_where_they_reach_the_store() {
@@ -301,6 +340,40 @@ mod tests {
         assert_eq!(near(&[host, named, there]), ["10.0.0.1", "10.0.0.1", "10.0.0.2"]);
         assert_eq!(near(&[host, ends("::1", "::1")]), ["127.0.0.1", "127.0.0.1"], "one host");
         assert_eq!(near(&[None, there]), ["none", "10.0.0.2"]);
+    }
+
+    /// Ranks agree on memory of devices, and say whose network is in the way.
+    #[test]
+    fn windows_on_devices_are_posted_to_only_if_the_networks_of_all_ranks_register_them() {
+        let registered = || Some(DeviceMemory::Registered { flushed: true });
+        let host = |why: &str| Some(DeviceMemory::HostMemory { why: why.to_string() });
+        let of = |device_memory: Option<DeviceMemory>, others: &[&str]| {
+            let choice = Choice {
+                provider: "verbs;ofi_rxm".to_string(),
+                device: "mlx5_0".to_string(),
+                description: String::new(),
+                library: (1, 20),
+                confirmation: Confirmation::Provider,
+                numbers: Numbers::Bare,
+                counted: false,
+                named: true,
+                passed_over: Vec::new(),
+                device_memory,
+            };
+            let others = others.iter().map(|why| why.as_bytes().to_vec());
+            let gather = |own: &[u8]| Ok([own.to_vec()].into_iter().chain(others).collect());
+            agreed(choice, gather).unwrap()
+        };
+        assert_eq!(of(registered(), &["", ""]).device_memory, registered());
+        let other = of(registered(), &["", "it has no FI_HMEM"]);
+        assert_eq!(other.device_memory, host("of rank 2: it has no FI_HMEM"));
+        let chosen = "verbs;ofi_rxm on mlx5_0, libfabric 1.20, for private networks only (as named)";
+        let said = format!("{chosen}; through host memory, because of rank 2: it has no FI_HMEM");
+        assert_eq!(other.to_string(), said);
+        assert_eq!(of(host("no card"), &["", "it has no FI_HMEM"]).device_memory, host("no card"), "its own reason");
+        let on_cpu = Choice { device_memory: None, ..other };
+        let unasked = agreed(on_cpu, |_| panic!("ranks on CPUs exchange nothing")).unwrap();
+        assert!(unasked.device_memory.is_none() && unasked.to_string().ends_with("(as named)"), "{unasked}");
     }
 
     /// libfabric makes progress with the writes of peers only while a rank polls, and nothing rings for an arrival.

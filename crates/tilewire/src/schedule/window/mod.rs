@@ -26,6 +26,7 @@ mod put;
 mod signals;
 
 pub use put::{Put, PutTo};
+pub(crate) use signals::take_all_signals;
 
 use crate::hook::{Banks, Block, IntoIndex, Known, Lines, Queue, Region, RoleCtx, Slots, Value, View};
 use crate::ir::{Access, Purpose, SourceLine};

@@ -94,8 +94,9 @@ impl<'t> Put<'t> {
 
     /// As [`put_block_direct`](Self::put_block_direct), by all copies of a role together: copy `g` of `G` stores the
     /// chunks `g`, `g + G`, … of `chunk` bytes each, and no barrier is between them. All copies must call it. The first
-    /// copy posts to a far peer, and it raises the signal when all copies have stored their chunks. A signal of a copy
-    /// covers only what that copy has stored. Use a multiple of 16 for `chunk`.
+    /// copy posts to a far peer. If the put has a signal or a counter, the first copy also waits until all copies have
+    /// stored their chunks. Then it raises the signal, and may overwrite the source. Any other signal of a copy covers
+    /// only what that copy has stored. Use a multiple of 16 for `chunk`.
     ///
     /// # Panics
     /// As [`put_block_direct`](Self::put_block_direct).
@@ -110,7 +111,8 @@ impl<'t> Put<'t> {
                     let first = turn * chunk;
                     put.copy(r, there, Part { first, bytes: (bytes - first).min(chunk) });
                 });
-                if put.signal.is_some() {
+                // The first copy may then overwrite what the others have read.
+                if put.signal.is_some() || put.counter.is_some() {
                     put.ops.bound.meet(r, &|| put.raise(r, there));
                 }
             }

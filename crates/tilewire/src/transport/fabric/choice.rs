@@ -1,6 +1,7 @@
 //! Chooses a provider. Each candidate must pass a trial, because some providers report abilities that they do not have.
 #![forbid(unsafe_code)]
 
+use super::devices::{self, Carries, DeviceMemory, NetworkDevice};
 use super::error::NetworkError;
 use super::options::FabricOptions;
 use super::trial::Trial;
@@ -61,6 +62,8 @@ pub struct Choice {
     pub named: bool,
     /// The candidates that failed before this one passed, each with its reason.
     pub passed_over: Vec<(String, String)>,
+    /// Whether memory of this rank's device is registered, and why not. `None` for ranks on CPUs.
+    pub device_memory: Option<DeviceMemory>,
 }
 
 impl fmt::Display for Choice {
@@ -71,18 +74,23 @@ impl fmt::Display for Choice {
             f.write_str(", for private networks only")?;
         }
         match self.named {
-            true => f.write_str(" (as named)"),
-            false if self.passed_over.is_empty() => Ok(()),
+            true => f.write_str(" (as named)")?,
+            false if self.passed_over.is_empty() => {}
             false => {
                 let names: Vec<&str> = self.passed_over.iter().map(|(name, _)| name.as_str()).collect();
-                write!(f, " (after {} failed)", names.join(", "))
+                write!(f, " (after {} failed)", names.join(", "))?;
             }
         }
+        self.device_memory.iter().try_for_each(|memory| write!(f, "; {memory}"))
     }
 }
 
-/// Opens the first candidate that passes its trial.
-pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), NetworkError> {
+/// Opens the first candidate that passes its trial. If the rank is on a device, the candidate is then asked for memory
+/// of devices, and taken without it if it has no access.
+pub(super) fn choose(
+    options: &FabricOptions,
+    own: Option<&Arc<dyn NetworkDevice>>,
+) -> Result<(Endpoint, Choice), NetworkError> {
     let library = match &options.library {
         Some(file) => Library::open_at(file)?,
         None => Library::open()?,
@@ -105,6 +113,16 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
             let (device, description) = (provider.device(), provider.to_string());
             match open(&provider, options) {
                 Ok((endpoint, confirmation, numbers)) => {
+                    let (mut endpoint, kind) = (endpoint, (confirmation, numbers));
+                    let device_memory = own.map(|own| {
+                        let name = provider.name();
+                        let (version, has_dma_bufs) = (library.version(), library.knows_dma_bufs());
+                        let carries = Carries { provider: &name, library: version, has_dma_bufs };
+                        devices::decide(carries, own.abilities(), || {
+                            endpoint = open_for(library, &provider, options, kind, &**own)?;
+                            Ok(())
+                        })
+                    });
                     let choice = Choice {
                         provider: provider.name(),
                         device,
@@ -115,6 +133,7 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
                         counted: counts(&provider, confirmation, numbers),
                         named: options.provider.is_some(),
                         passed_over: tried,
+                        device_memory,
                     };
                     return Ok((endpoint, choice));
                 }
@@ -128,9 +147,9 @@ pub(super) fn choose(options: &FabricOptions) -> Result<(Endpoint, Choice), Netw
     Err(NetworkError::NoProvider { tried })
 }
 
-/// True if the numbers over a provider are counted. Elsewhere than over `tcp`, that was never tried.
+/// True if the numbers over a provider are counted. Elsewhere than over one connection of `tcp`, that was never tried.
 fn counts(provider: &Provider, confirmation: Confirmation, numbers: Numbers) -> bool {
-    let is_tcp = provider.name().split(';').next() == Some("tcp");
+    let is_tcp = matches!(provider.name().as_str(), "tcp" | "tcp;ofi_rxm");
     let is_confirmed = confirmation == Confirmation::Provider && numbers == Numbers::Guarded;
     is_tcp && is_confirmed && provider.keeps_write_order()
 }
@@ -141,7 +160,7 @@ fn devices(library: Library, name: &str, options: &FabricOptions) -> Result<Vec<
     let is_ip = options.address.as_ref().is_some_and(|address| address.parse::<IpAddr>().is_ok());
     let device = options.address.as_ref().filter(|_| !is_ip);
     let address = options.address.clone().filter(|_| is_ip && !WITHOUT_IP.contains(&name));
-    let query = Query { provider: Some(name.to_string()), address, ordered: false };
+    let query = Query { provider: Some(name.to_string()), address, ..Query::default() };
     let since = Instant::now();
     let mut all = loop {
         let all = Provider::list(library, &query).map_err(|error| error.to_string())?;
@@ -210,11 +229,10 @@ fn open(provider: &Arc<Provider>, options: &FabricOptions) -> Result<(Endpoint, 
             };
             continue;
         }
-        let EndpointOptions { queue, .. } = EndpointOptions::default();
-        let wanted = EndpointOptions { under_way: options.under_way, queue, descriptor: options.descriptor };
+        let wanted = wanted_of(options);
         let domain = Domain::open(provider.clone()).map_err(text)?;
         let mut tried = Endpoint::open(&domain, &wanted).map_err(text)?;
-        let trial = Trial::run(&mut tried, confirmation, numbers, options.inject_bytes);
+        let trial = Trial::run(&mut tried, confirmation, numbers, options.inject_bytes, None);
         // Its connection to itself would be looked at by every poll: two more descriptors over tcp.
         drop(tried);
         match trial {
@@ -223,6 +241,35 @@ fn open(provider: &Arc<Provider>, options: &FabricOptions) -> Result<(Endpoint, 
         }
     }
     Err(why.trim_end_matches("; ").to_string())
+}
+
+fn wanted_of(options: &FabricOptions) -> EndpointOptions {
+    let EndpointOptions { queue, .. } = EndpointOptions::default();
+    EndpointOptions { under_way: options.under_way, queue, descriptor: options.descriptor }
+}
+
+/// Opens an endpoint of a device of a provider that passed its trial, now with access to memory of devices, and tries
+/// it: with memory of the host as before, and with memory of the device as the target. The error is text for the user.
+fn open_for(
+    library: Library,
+    provider: &Provider,
+    options: &FabricOptions,
+    (confirmation, numbers): (Confirmation, Numbers),
+    device: &dyn NetworkDevice,
+) -> Result<Endpoint, String> {
+    let text = |error: FabricError| error.to_string();
+    let provider = devices::same_with_device_memory(library, provider)?;
+    if confirmation == Confirmation::Provider && !provider.confirms_delivery() {
+        return Err("with FI_HMEM it does not confirm delivery".to_string());
+    }
+    let (domain, wanted) = (Domain::open(provider).map_err(text)?, wanted_of(options));
+    for device in [None, Some(device)] {
+        let mut tried = Endpoint::open(&domain, &wanted).map_err(text)?;
+        let where_to = if device.is_some() { "into memory of the device" } else { "with FI_HMEM" };
+        let trial = Trial::run(&mut tried, confirmation, numbers, options.inject_bytes, device);
+        trial.map_err(|what| format!("{where_to}, {what}"))?;
+    }
+    Endpoint::open(&domain, &wanted).map_err(text)
 }
 
 #[cfg(test)]

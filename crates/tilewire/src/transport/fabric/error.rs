@@ -53,6 +53,13 @@ pub enum NetworkError {
     },
     /// Memory that the host cannot reach.
     Device,
+    /// Memory of a device that could not be registered.
+    DeviceMemory {
+        /// The number of bytes.
+        bytes: usize,
+        /// Why.
+        what: String,
+    },
     /// The system gives no random numbers.
     Random {
         /// The message of the system.
@@ -93,6 +100,8 @@ errors! {
         Failed { peer: None, what } => "the network failed: {what}",
         Unconnected { peer } => "rank {peer} is not connected over the network",
         Device => "memory that only a device reaches cannot be registered with the network: use memory that the host reaches",
+        DeviceMemory { bytes, what } => "{bytes} bytes of the device's memory cannot be registered with the network: \
+             {what}",
         Random { what } => "the system gives no random numbers: {what}",
     }
     from { FabricError => Fabric }

@@ -49,6 +49,7 @@
 mod card;
 mod choice;
 mod closing;
+mod devices;
 mod error;
 mod number;
 mod options;
@@ -58,6 +59,10 @@ mod tests;
 mod trial;
 
 pub use choice::{Choice, Confirmation, Numbers};
+pub use devices::DeviceMemory;
+pub(crate) use devices::NetworkDevice;
+#[cfg(feature = "cuda")]
+pub(crate) use devices::{Abilities, Exported};
 pub use error::NetworkError;
 pub use options::FabricOptions;
 
@@ -71,6 +76,7 @@ use number::{Heard, Kind, Read};
 use posts::{Bytes, Post, Posts};
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tilewire_fabric::{Completion, Region};
 
@@ -110,6 +116,8 @@ pub struct FabricCarrier {
     /// How many numbers of strangers have arrived, and how many of their operations have failed.
     strangers: u64,
     options: FabricOptions,
+    /// The device of this rank, if its memory is registered.
+    device: Option<Arc<dyn NetworkDevice>>,
 }
 
 /// The card of each rank; `None` for ranks that are not connected.
@@ -122,6 +130,8 @@ struct Registered {
     uses: usize,
     /// True if a window of it was opened: peers may have writes to it under way.
     is_target: bool,
+    /// True if the memory is a device's.
+    is_on_device: bool,
 }
 
 /// A connected peer.
@@ -149,7 +159,19 @@ impl FabricCarrier {
     /// # Errors
     /// If libfabric is absent, or no provider passes its trial.
     pub fn open(options: FabricOptions, rank: usize, ranks: usize) -> Result<(FabricCarrier, Vec<u8>), NetworkError> {
-        let (endpoint, choice) = choice::choose(&options)?;
+        FabricCarrier::open_for(None, options, rank, ranks)
+    }
+
+    /// As [`open`](FabricCarrier::open), for a rank on a device. [`Choice::device_memory`] says whether memory of the
+    /// device can be registered.
+    pub(crate) fn open_for(
+        device: Option<Arc<dyn NetworkDevice>>,
+        options: FabricOptions,
+        rank: usize,
+        ranks: usize,
+    ) -> Result<(FabricCarrier, Vec<u8>), NetworkError> {
+        let (endpoint, choice) = choice::choose(&options, device.as_ref())?;
+        let device = device.filter(|_| matches!(choice.device_memory, Some(DeviceMemory::Registered { .. })));
         let hall_memory = Memory::zeroed_shared(ranks.max(1) * HALL_BYTES);
         let hall = trial::register(&endpoint, &hall_memory, u64::from_le_bytes(random()?))?;
         // All cookies differ in their upper part, because a cookie also identifies the sender.
@@ -194,6 +216,7 @@ impl FabricCarrier {
             early: Vec::new(),
             strangers: 0,
             options,
+            device,
         };
         Ok((carrier, bytes))
     }
@@ -276,11 +299,13 @@ impl FabricCarrier {
     /// registered memory shares that registration. So register a segment first, and then the parts that peers write.
     ///
     /// # Errors
-    /// If the host cannot reach the memory, or the provider refuses it.
+    /// If neither the host nor a card reaches the memory, or the provider refuses it.
     pub fn register(&mut self, memory: &Memory) -> Result<Vec<u8>, NetworkError> {
-        if !memory.reachable_from().host {
-            return Err(NetworkError::Device);
-        }
+        let device = match (&self.device, memory.reachable_from().host) {
+            (_, true) => None,
+            (Some(device), false) => Some(device.clone()),
+            (None, false) => return Err(NetworkError::Device),
+        };
         if memory.bytes() == 0 {
             // There is nothing to register. Nobody writes to this place.
             return Ok(Place { base: 0, key: 0, bytes: 0 }.to_bytes());
@@ -291,9 +316,14 @@ impl FabricCarrier {
             let base = region.base() + offset as u64;
             return Ok(Place { base, bytes: memory.bytes() as u64, ..place(region) }.to_bytes());
         }
-        let region = trial::register(self.posts.endpoint(), memory, u64::from_le_bytes(random()?))?;
+        let (endpoint, key) = (self.posts.endpoint(), u64::from_le_bytes(random()?));
+        let region = match &device {
+            None => trial::register(endpoint, memory, key)?,
+            Some(device) => trial::register_on(endpoint, &**device, memory, key)
+                .map_err(|what| NetworkError::DeviceMemory { bytes: memory.bytes(), what })?,
+        };
         let bytes = place(&region).to_bytes();
-        self.regions.push(Registered { region, uses: 1, is_target: false });
+        self.regions.push(Registered { region, uses: 1, is_target: false, is_on_device: device.is_some() });
         Ok(bytes)
     }
 
@@ -565,6 +595,18 @@ impl Carrier for FabricCarrier {
             Some(known) => self.posts.unconfirmed(peer, known.nowhere()),
             None => Ok(0),
         }
+    }
+
+    /// Any arrival may cover bytes in a window: a signal covers writes that came without a notice of their own. So all
+    /// arrivals are flushed while this rank has a window in memory of its device.
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        let is_flushed = matches!(self.choice.device_memory, Some(DeviceMemory::Registered { flushed: true }));
+        let Some(device) = self.device.as_ref().filter(|_| is_flushed) else { return Ok(()) };
+        if !self.regions.iter().any(|known| known.is_target && known.is_on_device) {
+            return Ok(());
+        }
+        let failed = |what: String| ProxyError::Carrier { peer: None, what: format!("{what}, over {}", self.choice) };
+        device.flush().map_err(failed)
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

@@ -3,6 +3,7 @@
 
 mod counts;
 mod limits;
+mod on_devices;
 mod opening;
 mod strangers;
 mod windows;

@@ -1,10 +1,12 @@
 //! The trial of a provider: an endpoint writes to itself in the way that carriers write to each other.
 
 use super::choice::{Confirmation, Numbers};
+use super::devices::{Exported, NetworkDevice};
 use crate::tensor::Memory;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tilewire_fabric::{Completion, Endpoint, Posted, Region, Remote, Source};
+use tilewire_fabric::{Completion, DmaBuf, Endpoint, FabricError, Posted, Region, Remote, Source};
 
 /// How long one write may take. Connecting takes about 30 ms over tcp.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -17,18 +19,28 @@ pub(super) struct Trial;
 
 impl Trial {
     /// Writes with numbers, from registered memory and bytes that the provider copies, and checks the bytes and numbers
-    /// that arrive. `inject_bytes` is the most that carriers let the provider copy. Returns the number of writes. The
-    /// error says what does not work.
+    /// that arrive. `inject_bytes` is the most that carriers let the provider copy. The target is memory of the host,
+    /// or of the device if there is one. Returns the number of writes. The error says what does not work.
     pub fn run(
         endpoint: &mut Endpoint,
         confirmation: Confirmation,
         numbers: Numbers,
         inject_bytes: usize,
+        device: Option<&dyn NetworkDevice>,
     ) -> Result<usize, String> {
         let most = SIZES[1];
         let memory = Memory::zeroed_shared(2 * most);
         let key = u64::from_le_bytes(super::random().map_err(|error| error.to_string())?);
         let region = register(endpoint, &memory, key).map_err(|error| error.to_string())?;
+        // On the device, the target is memory of its own.
+        let on_device = device.map(|device| {
+            let sample = device.sample(most)?;
+            let key = u64::from_le_bytes(super::random().map_err(|error| error.to_string())?);
+            let region = register_on(endpoint, device, &sample, key)?;
+            Ok::<_, String>((device, sample, region))
+        });
+        let on_device = on_device.transpose()?;
+        let (target, first) = on_device.as_ref().map_or((&region, most as u64), |(_, _, target)| (target, 0));
         let address = endpoint.address().to_vec();
         let peer = endpoint.peers().insert(&address).map_err(|error| error.to_string())?;
         // Carriers let the provider copy what is small, if it copies anything.
@@ -36,7 +48,7 @@ impl Trial {
         let sizes: Vec<(usize, bool)> =
             SIZES.map(|bytes| (bytes, false)).into_iter().chain(copies.then_some((COPIED, true))).collect();
         for (k, &(bytes, is_copied)) in sizes.iter().enumerate() {
-            let to = Remote { peer, address: region.base() + most as u64, key: region.key() };
+            let to = Remote { peer, address: target.base() + first, key: target.key() };
             let x = 0x51 + k as u8;
             fill(&memory.part(0, bytes), x);
             let data = match numbers {
@@ -78,7 +90,16 @@ impl Trial {
                     None => {}
                 }
             }
-            if !holds(&memory.part(most, bytes), x) {
+            let is_there = match &on_device {
+                None => holds(&memory.part(most, bytes), x),
+                Some((device, sample, _)) => {
+                    if device.abilities().needs_flush {
+                        device.flush()?;
+                    }
+                    device.read(&sample.part(0, bytes))?.iter().all(|&byte| byte == x)
+                }
+            };
+            if !is_there {
                 let copied = if is_copied { "copied " } else { "" };
                 return Err(format!("{bytes} {copied}bytes were not there when their number was"));
             }
@@ -88,10 +109,26 @@ impl Trial {
 }
 
 /// Registers memory, which the region keeps.
-pub(super) fn register(endpoint: &Endpoint, memory: &Memory, key: u64) -> Result<Region, tilewire_fabric::FabricError> {
+pub(super) fn register(endpoint: &Endpoint, memory: &Memory, key: u64) -> Result<Region, FabricError> {
     // SAFETY: the handle is kept until the region is gone, and keeps its bytes. Memory is only ever accessed through
     // raw pointers, so no reference to its bytes exists while peers and kernels may write them.
     unsafe { endpoint.register(memory.start(), memory.bytes(), key, Arc::new(memory.clone())) }
+}
+
+/// Registers memory of a device, which the region keeps. The error is text for the user.
+pub(super) fn register_on(
+    endpoint: &Endpoint,
+    device: &dyn NetworkDevice,
+    memory: &Memory,
+    key: u64,
+) -> Result<Region, String> {
+    let Exported { descriptor, base, offset, device } = device.dma_buf(memory)?;
+    let descriptor = Arc::new(descriptor);
+    let (bytes, keep) = (memory.bytes(), Arc::new((memory.clone(), descriptor.clone())));
+    let dma_buf = DmaBuf { descriptor: descriptor.as_fd(), base, offset, bytes, device };
+    // SAFETY: the device has exported these bytes, which the handle keeps until the region is gone. Host code never
+    // refers to bytes of a device.
+    unsafe { endpoint.register_dma_buf(dma_buf, key, keep) }.map_err(|error| error.to_string())
 }
 
 /// Copies bytes to memory that only the caller writes.

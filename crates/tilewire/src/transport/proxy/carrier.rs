@@ -36,14 +36,25 @@ pub trait Carrier: Send {
     /// Lets the carrier read these bytes, until `give_back` has been called as often as `lend`.
     fn lend(&mut self, memory: &Memory) -> Result<(), ProxyError>;
 
-    /// Takes one `lend` back. Writes under way may still read the bytes, or write them if they are part of a region that
-    /// was closed, so the carrier keeps them alive until then.
+    /// Takes one `lend` back. Writes under way may still read the bytes, or write them if they are part of a region
+    /// that was closed, so the carrier keeps them alive until then.
     fn give_back(&mut self, memory: &Memory);
 
     /// The number of writes to a peer that were reported as delivered and that the peer's carrier has not confirmed. If
     /// there are any, this carrier asks the peer, and the number becomes 0 while both ranks poll. The peer's carrier
     /// confirms a write when it has accepted its notice: the step of the peer's proxy which polled it moves the slot.
     fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError>;
+
+    /// Makes the bytes of all arrivals that `poll` has reported visible to the kernels of this rank. The proxy calls it
+    /// once after a poll that reported arrivals, before it moves any slot for them. Nothing is to be done where the
+    /// bytes are in host memory.
+    ///
+    /// A card that writes into memory of a device reports the arrival in host memory, after the bytes. But kernels of
+    /// the device may see the bytes later than the host sees the report, and later than a slot that the host then
+    /// moves. So the flush comes between the two: it covers all writes whose reports the host has seen, and the slots
+    /// move after it. It also covers what arrived before and moved no slot: other parts of a delivery, and writes
+    /// without a notice, which a later signal covers.
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError>;
 
     /// Adds the events since the last call. Also makes progress if the carrier has no thread of its own.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError>;

@@ -213,6 +213,10 @@ impl Carrier for LoopCarrier {
         Ok(0)
     }
 
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         // Writes that are due are delivered in a random order, and confirmed in another one.
         self.pending.iter_mut().for_each(|pending| pending.polls = pending.polls.saturating_sub(1));

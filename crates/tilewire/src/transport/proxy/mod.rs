@@ -464,6 +464,10 @@ impl State {
     fn poll(&mut self, progress: &mut bool, moved: &mut bool) -> Result<(), ProxyError> {
         let mut events = std::mem::take(&mut self.events);
         self.carrier.poll(&mut events)?;
+        // Once for all of them, when their reports were seen and before the first slot moves: `Carrier` says why.
+        if events.iter().any(|event| matches!(event, Event::Arrived { .. })) {
+            self.carrier.flush_arrivals()?;
+        }
         for event in events.drain(..) {
             *progress = true;
             match event {

@@ -1,6 +1,7 @@
 //! Tests of the proxy: over a network that a test moves by hand, and over loop carriers that delay, refuse and fail.
 
 mod arrivals;
+mod cards;
 mod distrust;
 mod failures;
 mod flushes;
@@ -205,6 +206,10 @@ struct Wires {
     fails: Option<fn() -> ProxyError>,
     /// The number of writes to each rank that were delivered and not confirmed.
     unconfirmed: [usize; RANKS],
+    /// The flushes of arrivals: the rank, and its slots at that time.
+    flushes: Vec<(usize, Vec<u64>)>,
+    /// True if they fail.
+    no_flush: bool,
 }
 
 struct Taken {
@@ -302,6 +307,16 @@ impl Carrier for NetCarrier {
     fn unconfirmed(&mut self, peer: usize) -> Result<usize, ProxyError> {
         let wires = self.net.lock();
         wires.fails.map_or(Ok(wires.unconfirmed[peer]), |fails| Err(fails()))
+    }
+
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        let mut wires = self.net.lock();
+        let slots = crate::tensor::bytes_of(&wires.segments[self.rank]).unwrap();
+        let slots = slots[..LINES_END].chunks(LINE).map(|line| u64::from_ne_bytes(line[..8].try_into().unwrap()));
+        let flush = (self.rank, slots.collect());
+        wires.flushes.push(flush);
+        let what = || "the card does not flush".to_string();
+        if wires.no_flush { Err(ProxyError::Carrier { peer: None, what: what() }) } else { Ok(()) }
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {

@@ -83,7 +83,7 @@ fn receiver_waits(way: Way, blocks: usize, sent: impl Fn(&Signals) + Sync) -> Ti
     let [first, second] = in_vain(
         LONG,
         |link, window| {
-            sent(&link.endpoint(FIRST).unwrap().mapped().unwrap().signals);
+            sent(&link.endpoint_of(FIRST, window.lines()).unwrap().mapped().unwrap().signals);
             let x = Tensor::<u32>::zeros(100);
             let give = send(link, &x, FIRST).config(way.config(blocks));
             if way == Way::Direct { give.window(window).build() } else { give.build() }

@@ -148,13 +148,13 @@ fn a_trial_tries_every_way_in_which_carriers_write() {
     let Some(library) = tilewire_testkit::libfabric::find() else { return };
     for name in ["tcp", "shm"] {
         let address = (name == "tcp").then(|| "127.0.0.1".to_string());
-        let query = Query { provider: Some(name.to_string()), address, ordered: false };
+        let query = Query { provider: Some(name.to_string()), address, ..Query::default() };
         let provider = Provider::list(Library::open_at(library).unwrap(), &query).unwrap().remove(0);
         let domain = Domain::open(Arc::new(provider)).unwrap();
         for confirmation in [Confirmation::Provider, Confirmation::Echo] {
             for (inject_bytes, writes) in [(usize::MAX, 3), (0, 2)] {
                 let mut endpoint = Endpoint::open(&domain, &EndpointOptions::default()).unwrap();
-                let tried = Trial::run(&mut endpoint, confirmation, Numbers::Guarded, inject_bytes);
+                let tried = Trial::run(&mut endpoint, confirmation, Numbers::Guarded, inject_bytes, None);
                 assert_eq!(tried, Ok(writes), "{name}, {confirmation:?}");
             }
         }

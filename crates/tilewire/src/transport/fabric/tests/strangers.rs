@@ -13,7 +13,7 @@ impl Stranger {
     fn new(library: &Path, provider: &str, card: &[u8]) -> Stranger {
         let card = Card::parse(0, card).unwrap();
         let address = (provider != "shm").then(|| "127.0.0.1".to_string());
-        let query = Query { provider: Some(provider.to_string()), address, ordered: false };
+        let query = Query { provider: Some(provider.to_string()), address, ..Query::default() };
         let provider = Provider::list(Library::open_at(library).unwrap(), &query).unwrap().remove(0);
         let domain = Domain::open(Arc::new(provider)).unwrap();
         let mut endpoint = Endpoint::open(&domain, &EndpointOptions::default()).unwrap();
@@ -42,8 +42,8 @@ fn numbers_of_strangers_are_dropped_and_counted() {
         let (mut events, mut got, mut sent) = (Vec::new(), Vec::new(), 0);
         let since = Instant::now();
         while sent < 1000 {
-            // Notices that would fit a line, with a cookie that was guessed: near a good one, or none. Where numbers are
-            // counted, one with the identity of a good one is a loss (`counts.rs`).
+            // Notices that would fit a line, with a cookie that was guessed: near a good one, or none. Where numbers
+            // are counted, one with the identity of a good one is a loss (`counts.rs`).
             let guess = match sent % 3 {
                 0 => 0,
                 1 => u64::from(own[1]) ^ 1 << (9 + random.below(23)),

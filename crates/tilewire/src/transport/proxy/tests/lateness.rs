@@ -50,6 +50,10 @@ impl Carrier for Slow {
         Ok(0)
     }
 
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), ProxyError> {
         events.push(Event::Delivered { id: u64::MAX });
         if self.last.elapsed() >= PACE {

@@ -159,6 +159,10 @@ impl Carrier for Panics {
         Ok(0)
     }
 
+    fn flush_arrivals(&mut self) -> Result<(), ProxyError> {
+        Ok(())
+    }
+
     fn poll(&mut self, _: &mut Vec<Event>) -> Result<(), ProxyError> {
         panic!("a carrier panics");
     }
