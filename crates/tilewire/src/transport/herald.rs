@@ -27,8 +27,8 @@
 //! is asked again, and only an entry in the log counts as an event.
 //!
 //! **What a rank did before an entry is visible after it.** A rank adds `Closes` and `Left` when its launches are over
-//! and it has drained its proxy: everything that it posted is confirmed, unless the drain failed. So a reader that polls
-//! its carrier after reading the entry finds all of it there.
+//! and it has drained its proxy: everything that it posted is confirmed, unless the drain failed. So a reader that
+//! polls its carrier after reading the entry finds all of it there.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, AbortCode, Cause};
