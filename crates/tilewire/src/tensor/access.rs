@@ -125,34 +125,49 @@ errors! {
 /// ```
 pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
     here(memory)?;
+    let mut out = vec![0; memory.covered()];
+    copy_bytes(memory, &mut out)?;
+    Ok(out)
+}
+
+/// As [`bytes_of`], into bytes that are there already.
+///
+/// # Panics
+/// If these are not as many as the memory covers.
+pub(crate) fn copy_bytes(memory: &Memory, out: &mut [u8]) -> Result<(), AccessError> {
+    here(memory)?;
+    assert_eq!(out.len(), memory.covered(), "a copy of {memory:?}");
     if let (Access::Device(device), false) = (memory.access(), memory.is_contiguous()) {
-        let (rows, mut out) = (memory.rows(), vec![0; memory.covered()]);
-        let copied = device.read_rows(memory.start().addr().get() as u64, rows.width, rows.stride, &mut out);
-        return copied.map(|()| out).map_err(|source| failed(memory, false, source));
+        let rows = memory.rows();
+        let copied = device.read_rows(memory.start().addr().get() as u64, rows.width, rows.stride, out);
+        return copied.map_err(|source| failed(memory, false, source));
     }
     if !memory.is_contiguous() {
-        let rows: Result<Vec<_>, _> = memory.runs().map(|(_, row)| bytes_of(&row)).collect();
-        return rows.map(|rows| rows.concat());
+        let rows = out.chunks_mut(memory.rows().width.max(1));
+        return memory.runs().zip(rows).try_for_each(|((_, row), out)| copy_bytes(&row, out));
     }
     let (start, bytes) = (memory.start(), memory.bytes());
     match memory.access() {
         Access::Device(device) => {
-            let mut out = vec![0; bytes];
-            let copied = device.read(start.addr().get() as u64, &mut out);
-            copied.map(|()| out).map_err(|source| failed(memory, false, source))
+            let copied = device.read(start.addr().get() as u64, out);
+            copied.map_err(|source| failed(memory, false, source))
         }
         Access::Shared => {
             // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference
             // to them exists, so writes by others meet only atomic loads here.
             let byte = |at| unsafe { AtomicU8::from_ptr(start.as_ptr().add(at)) }.load(Ordering::Relaxed);
-            Ok((0..bytes).map(byte).collect())
+            (0..bytes).zip(out).for_each(|(at, out)| *out = byte(at));
+            Ok(())
         }
         Access::Own(home) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
         // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
         // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
-        // makes calls that run kernels on it, and that thread is busy here. The borrow ends with the copy, so no
-        // reference outlives a later write through another handle.
-        Access::Own(_) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
+        // makes calls that run kernels on it, and that thread is busy here; peers use it only while that thread is in a
+        // launch. `out` is as long, and borrowed exclusively by safe code; foreign memory may overlap it all the same.
+        Access::Own(_) => {
+            unsafe { std::ptr::copy(start.as_ptr(), out.as_mut_ptr(), bytes) };
+            Ok(())
+        }
     }
 }
 
