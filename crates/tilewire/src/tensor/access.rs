@@ -13,8 +13,8 @@
 //!
 //! There is one exception. In a launch in one hop, kernels of other ranks' threads use a thread's own memory as well
 //! ([`Memory::for_other_threads`]). They do so only while the home thread is inside of a launch of its own, which
-//! signals order. If such a launch fails and a peer may still write, the memory is [exposed](Memory::expose), and
-//! counts as shared from then on.
+//! signals order. If such a launch fails, it waits until no peer can touch the memory any more. Among processes a peer
+//! may be stopped, so there it may give up. The memory is then [exposed](Memory::expose), and counts as shared.
 //!
 //! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses happen there.
 //! [`bytes_of`] and the CPU engine take handles, which may come from other threads, so they compare threads.
@@ -160,11 +160,11 @@ pub(crate) fn copy_bytes(memory: &Memory, out: &mut [u8]) -> Result<(), AccessEr
             Ok(())
         }
         Access::Own(home) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
-        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
-        // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
-        // makes calls that run kernels on it, and that thread is busy here; peers use it only while that thread is in a
-        // launch. `out` is as long, and borrowed exclusively by safe code; foreign memory may overlap it all the same.
         Access::Own(_) => {
+            // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
+            // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
+            // makes calls that run kernels on it, and that thread is busy here; peers use it only while that thread is
+            // in a launch. `out` is as long, and borrowed exclusively; foreign memory may overlap it all the same.
             unsafe { std::ptr::copy(start.as_ptr(), out.as_mut_ptr(), bytes) };
             Ok(())
         }

@@ -196,7 +196,7 @@ mod tests {
         let loan = Loan { memory: vec![Memory::zeroed(8)], limit: Some(Duration::ZERO) };
         assert!(!loan.comes_back(&doors[0]) && loan.memory[0].is_exposed());
         // Host code may have its elements in place.
-        let x = crate::Tensor::<u64>::zeros(1);
+        let x = crate::tensor::Tensor::<u64>::zeros(1);
         x.cells();
         let memory = x.memory().clone();
         let door = &doors[0];

@@ -6,6 +6,9 @@
 //!   processes      process, descriptor, identity and size     a mapping of the same file
 //!                  of a sealed file; the place in it
 //! ```
+//! Among threads that is memory that tilewire has allocated for one of them: its owner may make a detour through it
+//! after a rebind, which would overwrite what others write there. So foreign memory is not offered, nor what is shared.
+//!
 //! Among processes that is memory of `link.zeros()` and of windows. A peer opens the file through `/proc`, which the
 //! system grants to processes of the same user. It maps nothing but the very file that the offer means, sealed against
 //! shrinking, so accesses never fault. If it cannot, it says so, and the ranks use staging.
