@@ -134,6 +134,8 @@ pub struct During {
     pub call: Option<Call>,
     /// The wait that ended, or the failed rank's own description; empty if nothing is known.
     pub what: String,
+    /// True if a peer may still use tensors of the call: do not use them again.
+    pub still_lent: bool,
 }
 
 /// A wait for a peer that expired.
@@ -170,6 +172,8 @@ pub struct Timeout {
     pub at: Option<SourceLine>,
     /// The user's call that waited.
     pub call: Option<Call>,
+    /// True if a peer may still use tensors of the call: do not use them again.
+    pub still_lent: bool,
 }
 
 /// Where a wait for a peer expired.
@@ -215,7 +219,8 @@ impl fmt::Display for Deadlock {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Timeout { rank, peer, late, stage, op, block, role, expected, seen, after, at, call, .. } = self;
+        let Timeout { rank, peer, late, stage, op, block, role, expected, seen, after, at, call, still_lent, .. } =
+            self;
         write!(f, "rank {rank} waited {after:.1?}")?;
         match peer {
             Some(peer) => write!(f, " for rank {peer}")?,
@@ -229,6 +234,9 @@ impl fmt::Display for Timeout {
                 write!(f, ")")?;
             }
             Stage::Meeting | Stage::Closing => write!(f, ": {op}")?,
+        }
+        if *still_lent {
+            write!(f, "; {STILL_LENT}")?;
         }
         let Some(late) = late else {
             return write!(f, "; see what the rank that signals it is doing, or allow a longer deadline");
@@ -252,10 +260,16 @@ impl fmt::Display for Timeout {
     }
 }
 
+/// What to do with tensors that do not come back.
+const STILL_LENT: &str = "a peer may still use the tensors of this call: drop them, and make others";
+
 /// The message of [`RunError::PeerFailed`].
 fn peer_failed(f: &mut fmt::Formatter<'_>, cause: &Cause, during: Option<&During>) -> fmt::Result {
     write!(f, "the transport is broken: {cause}")?;
-    if let Some(During { call, what }) = during {
+    if let Some(During { call, what, still_lent }) = during {
+        if *still_lent {
+            write!(f, "; {STILL_LENT}")?;
+        }
         call.iter().try_for_each(|call| write!(f, "; this rank was in {call}"))?;
         if !what.is_empty() {
             write!(f, "; {what}")?;

@@ -25,7 +25,7 @@ use std::time::Duration;
 impl RunError {
     /// The failure that a cause describes.
     fn peer_failed(cause: Cause, what: String) -> RunError {
-        let during = (!what.is_empty()).then(|| Box::new(During { call: None, what }));
+        let during = (!what.is_empty()).then(|| Box::new(During { call: None, what, still_lent: false }));
         RunError::PeerFailed { rank: Rank::new(cause.rank as u32), cause, during }
     }
 
@@ -39,8 +39,18 @@ impl RunError {
                 during.call.get_or_insert_with(|| made.clone());
             }
             RunError::PeerFailed { during, .. } => {
-                *during = Some(Box::new(During { call: Some(made.clone()), what: String::new() }));
+                *during = Some(Box::new(During { call: Some(made.clone()), what: String::new(), still_lent: false }));
             }
+            _ => {}
+        }
+        self
+    }
+
+    /// The same failure, after which a peer may still use tensors of the call.
+    pub(super) fn while_lent(mut self) -> RunError {
+        match &mut self {
+            RunError::Timeout(timeout) => timeout.still_lent = true,
+            RunError::PeerFailed { during: Some(during), .. } => during.still_lent = true,
             _ => {}
         }
         self
@@ -65,6 +75,7 @@ impl Timeout {
             after,
             at: None,
             call: None,
+            still_lent: false,
         }
     }
 }

@@ -8,8 +8,10 @@ use crate::hook::Traced;
 use crate::ir::{Kernel, Param, RequiredBytes, SourceLine, simplify, verify};
 use crate::link::Transport;
 use crate::tensor::{Arg, Memory};
+use crate::transport::loans::Loan;
 use crate::transport::proxy::Proxy;
 use crate::transport::{Abort, AbortCode, Cause, Door, Rank, TransferError, TransportError, Unmet, Verdict};
+use crate::vm::copy;
 use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -30,8 +32,8 @@ pub struct Launch<'l> {
     deadline: Option<Duration>,
     /// The abort words of this rank. They are polled before every launch, so they are looked up only once.
     aborts: Vec<Abort>,
-    /// In one hop: the tensors of this rank that peers touch in a launch. Not windows: those are shared anyway.
-    lent: Option<Vec<Memory>>,
+    /// In one hop: what peers touch in a launch.
+    lent: Option<Loan>,
 }
 
 /// The engine that runs the kernel.
@@ -166,7 +168,11 @@ impl<'l> Launch<'l> {
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
-            Engine::Cpu(prepared) => !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut(),
+            Engine::Cpu(prepared) => {
+                let does = !self.aborts.iter().any(Abort::is_set) && prepared.takes_shortcut();
+                debug_assert!(!does || self.lent.is_none(), "a launch that lends says so first");
+                does
+            }
             Engine::Gpu(_) => false,
         }
     }
@@ -183,27 +189,24 @@ impl<'l> Launch<'l> {
                 !is_captured
             }
         };
-        let patience = self.patience();
         match &mut self.engine {
             Engine::Cpu(prepared) => {
                 let running = Running::over(&self.hosts);
-                let door = self.lent.as_ref().and_then(|_| self.hosts.first()?.door());
-                let borrowing = door.map(|door| door.borrows(patience));
+                let borrowing = self.lent.as_ref().and_then(|loan| Some(self.hosts.first()?.door()?.borrows(loan)));
                 // Once more: a peer whose launch has failed counts on it, if it has not seen that this rank borrows.
                 if let (Some(_), Some(cause)) = (&borrowing, self.aborts.iter().find_map(Abort::get)) {
                     drop(borrowing);
                     return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
                 }
+                let mut stopped = Stopped { early: true };
                 let ran = prepared.run_through();
+                stopped.early = ran.is_err();
+                drop(stopped);
                 drop(borrowing);
                 drop(running);
                 match ran {
                     Ok(()) => self.after_posts(Proxy::leave),
-                    Err(error) => {
-                        let error = self.failed(error.into());
-                        self.has_memory_back();
-                        Err(error)
-                    }
+                    Err(error) => Err(self.fails(error.into())),
                 }
             }
             Engine::Gpu(launch) => launch.start().map_err(|error| self.not_started(is_announced, error)),
@@ -211,9 +214,9 @@ impl<'l> Launch<'l> {
     }
 
     /// The same launch, which permits peers to touch these tensors of this rank, and touches theirs.
-    pub(super) fn lending(self, lent: Vec<Memory>) -> Self {
+    pub(super) fn lending(self, lent: Vec<Memory>, to_processes: bool) -> Self {
         let mut launch = self;
-        launch.lent = Some(lent);
+        launch.lent = Some(Loan::of(lent, to_processes, launch.deadline));
         launch.takes_the_long_way();
         launch
     }
@@ -225,19 +228,14 @@ impl<'l> Launch<'l> {
         }
     }
 
-    /// After a failure: waits until no peer can touch the tensors that this rank lent. If one can still after another
-    /// deadline, they are kept alive for ever, and host code uses atomics on them.
-    fn has_memory_back(&self) {
-        let (Some(lent), Some(door)) = (&self.lent, self.hosts.first().and_then(|host| host.door())) else { return };
-        if !door.has_all_back(self.patience()) {
-            lent.iter().for_each(Memory::expose);
+    /// Breaks the transports because of this error, and has back what it lent. Returns the error, with what is known.
+    #[cold]
+    pub(super) fn fails(&self, error: RunError) -> RunError {
+        let error = self.failed(error);
+        match (&self.lent, self.hosts.first().and_then(|host| host.door())) {
+            (Some(loan), Some(door)) if !loan.comes_back(door) => error.while_lent(),
+            _ => error,
         }
-    }
-
-    /// How long to wait for lent tensors: a peer that computes or copies is not slow because a deadline is short.
-    fn patience(&self) -> Option<Duration> {
-        const LEAST: Duration = Duration::from_secs(2);
-        self.deadline.map(|deadline| deadline.max(LEAST))
     }
 
     /// As [`PreparedExchange::run_on`](super::PreparedExchange::run_on).
@@ -498,6 +496,22 @@ impl<'h, 'l> Running<'h, 'l> {
 impl Drop for Running<'_, '_> {
     fn drop(&mut self) {
         proxies_of(self.0).for_each(|proxy| proxy.ran());
+    }
+}
+
+/// A launch on the CPU, until it ends.
+struct Stopped {
+    /// True if it stopped before its end, or panicked.
+    early: bool,
+}
+
+impl Drop for Stopped {
+    #[inline]
+    fn drop(&mut self) {
+        // It may have stopped behind streamed stores. Those who lent it memory count on all of them being there.
+        if self.early {
+            copy::fence();
+        }
     }
 }
 

@@ -12,6 +12,8 @@
 //!
 //! Peers keep the addresses that they accepted. If a user rebinds a tensor that they reach, the launch makes a
 //! *detour*: it copies the new tensors into the old ones, launches, copies the result out, and restores the old ones.
+//! That is right because nobody else touches the old ones: only memory that tilewire has made is offered. A tensor that
+//! no peer reaches takes part in the detour only if it overlaps one that the detour overwrites.
 //! So rebinding stays a call of one rank, at the price of these copies.
 
 use super::agreement::Pending;
@@ -22,14 +24,14 @@ use super::itinerary::{Itinerary, Leg, Legs, Work};
 use super::launch::{Launch, LaunchOptions, realign};
 use super::operation::{Kind, Operation};
 use super::pattern::Pattern;
-use super::rebind::Bound;
+use super::rebind::placed;
 use super::request::Request;
 use super::windows::WindowOf;
 use crate::hook::Traced;
 use crate::link::Transport;
-use crate::tensor::{AnyTensor, Arg, Axis, Memory, bytes_of, overwrite};
+use crate::tensor::{AccessError, AnyTensor, Arg, Axis, Memory, copy_bytes, overwrite};
 use crate::transport::layout::Side;
-use crate::transport::{Offer, Pairing, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{Offer, Pairing, Protocol, Rank, Ticket, TransferError, TransportError};
 use crate::vm::LaunchError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,7 +171,7 @@ pub(super) fn candidate(request: &Request<'_, '_>, staged: &Itinerary) -> Result
             Some(bytes) if bytes != memory.bytes() || tensor.ty() != must => "is not as long as what arrives",
             _ => {
                 offers[k] = link.offer(memory);
-                "lies in memory that cannot be offered: among processes, make it by link.zeros(..)"
+                "lies in memory of others, or out of the peers' reach: make it by link.zeros(..)"
             }
         };
         match (&offers[k], &mut pair) {
@@ -400,7 +402,10 @@ impl OneHop {
         }
         let sends = !is_pair || agreed[0];
         if let (Some(rank), true) = (missing, sends && agreed != [false, false]) {
-            // Its rank has taken back what it offered, so it has failed.
+            // Its rank has taken back what it offered, so it has failed, and may have said why.
+            if let Some(cause) = link.broken() {
+                return Err(TransferError::Broken { cause }.into());
+            }
             let what = "it no longer offers the memory of a collective that was not launched yet".to_string();
             return Err(RunError::Transport(Arc::new(TransportError::Peer { rank, what })));
         }
@@ -437,8 +442,16 @@ impl OneHop {
         let launch = Launch::with(&[link], Traced { kernel, args }, options, call)?;
         let is_reached = [0, 1].map(|k: usize| offers[k].is_some() && sides[1]);
         let lent = tensors.iter().zip(is_reached).filter(|(_, is_reached)| *is_reached);
-        let launch = launch.lending(lent.map(|(tensor, _)| tensor.memory().clone()).collect());
-        Ok((launch, Hop { sides, is_reached, tensors, others: None, _offers: offers }))
+        let to_processes = offers.iter().flatten().any(|offer| Offer::may_fail(offer.text()));
+        let launch = launch.lending(lent.map(|(tensor, _)| tensor.memory().clone()).collect(), to_processes);
+        let in_place = tensors[0].memory().overlaps(tensors[1].memory());
+        let named = |k: usize| match in_place || is_reached[k] {
+            true => tensors[k].clone(),
+            false => tensors[k].moved_to(tensors[k].memory().place()),
+        };
+        let named = [named(0), named(1)];
+        let args = placed(launch.args(), &tensors, &named);
+        Ok((launch, Hop { sides, is_reached, tensors: named, args, detour: None, _offers: offers }))
     }
 }
 
@@ -447,23 +460,59 @@ pub(super) struct Hop {
     sides: Sides,
     /// True for the output, and for the input, if peers have its address.
     is_reached: [bool; 2],
-    /// The output and the input of the kernel.
+    /// The output and the input that it was built with. A tensor that later launches need not touch is named only by
+    /// its place: it may belong to others again.
     tensors: [AnyTensor; 2],
-    /// The user's, if they take the detour through those of the kernel.
-    others: Option<[AnyTensor; 2]>,
+    /// The arguments for these tensors.
+    args: Vec<Arg>,
+    /// From the user's tensors to those of the kernel.
+    detour: Option<Detour>,
     /// Peers that meet later still have to accept them.
     _offers: [Option<Offer>; 2],
 }
 
+/// How a kernel in one hop is bound for a user's tensors.
+pub(super) struct Rebinding {
+    /// The output and the input of the kernel.
+    pub tensors: [AnyTensor; 2],
+    detour: Option<Detour>,
+}
+
+/// Between the user's output and input, and those of the kernel, where they differ.
+struct Detour([Option<Stretch>; 2]);
+
+/// Copies between two tensors. The buffers are made once, when the user rebinds.
+struct Stretch {
+    user: Memory,
+    kernel: Memory,
+    /// What is carried.
+    bytes: Vec<u8>,
+    /// What the kernel's tensor has back afterwards. Nothing for one that was made for the detour.
+    kept: Vec<u8>,
+}
+
+impl Stretch {
+    fn of(user: &Memory, kernel: &Memory, is_own: bool) -> Option<Stretch> {
+        let room = |has: bool| vec![0; if has { kernel.covered() } else { 0 }];
+        let differs = !user.is(kernel);
+        differs.then(|| Stretch { user: user.clone(), kernel: kernel.clone(), bytes: room(true), kept: room(!is_own) })
+    }
+}
+
 impl Hop {
-    /// The kernel's tensors.
-    pub(super) fn bound(&self, bound: Bound) -> Bound {
-        Bound { tensors: self.tensors.clone(), ..bound }
+    /// The output and the input that it was built with: every rebinding is compared with them.
+    pub(super) fn tensors(&self) -> &[AnyTensor; 2] {
+        &self.tensors
+    }
+
+    /// The arguments for these tensors.
+    pub(super) fn args(&self) -> &[Arg] {
+        &self.args
     }
 
     /// What goes in one hop, in words.
     pub(super) fn describe(&self) -> &'static str {
-        match (&self.others, self.sides) {
+        match (&self.detour, self.sides) {
             (Some(_), _) => {
                 "in one hop, with copies: peers have the addresses of the tensors it was built with, and it was bound \
                  to others"
@@ -474,60 +523,75 @@ impl Hop {
         }
     }
 
-    /// True if these tensors of the user can be bound to the kernel without the peers.
-    pub(super) fn is_local(&self, to: &[AnyTensor; 2]) -> bool {
-        (0..2).all(|k| !self.is_reached[k] || to[k].memory().is(self.tensors[k].memory()))
-    }
-
-    /// The kernel has been bound to these tensors.
-    pub(super) fn is_bound_to(&mut self, to: [AnyTensor; 2]) {
-        self.tensors = to;
-        self.others = None;
-    }
-
-    /// From now on, launches make a detour from these tensors to those of the kernel. Returns tensors to bind the
-    /// kernel to first: a tensor that no peer reaches may belong to others again, and must not be touched any more.
-    pub(super) fn detours(&mut self, from: [AnyTensor; 2]) -> Option<[AnyTensor; 2]> {
-        let is_first = self.others.replace(from).is_none();
-        let [out, inp] = &self.tensors;
-        if !is_first || out.memory().overlaps(inp.memory()) {
-            return None;
+    /// How these tensors of the user can be bound without the peers: the kernel keeps a tensor that they reach.
+    pub(super) fn rebinding(&self, to: &[AnyTensor; 2]) -> Rebinding {
+        let is_same = |k: usize| to[k].memory().is(self.tensors[k].memory());
+        if (0..2).all(|k| !self.is_reached[k] || is_same(k)) {
+            return Rebinding { tensors: to.clone(), detour: None };
         }
-        let own = |k: usize| match self.is_reached[k] {
-            true => self.tensors[k].clone(),
-            false => {
-                let memory = self.tensors[k].memory();
-                self.tensors[k].moved_to(Memory::zeroed(memory.bytes()).part_like(memory, 0))
+        let [out, inp] = &self.tensors;
+        let in_place = out.memory().overlaps(inp.memory());
+        let mut is_own = [false; 2];
+        let mut bound = |k: usize| {
+            let first = &self.tensors[k];
+            if in_place || self.is_reached[k] {
+                return first.clone();
             }
+            // The other one is reached, and the detour overwrites it.
+            if !to[k].memory().overlaps(self.tensors[1 - k].memory()) {
+                return to[k].clone();
+            }
+            is_own[k] = true;
+            let memory = first.memory();
+            first.moved_to(Memory::zeroed(memory.bytes()).part_like(memory, 0))
         };
-        self.tensors = [own(0), own(1)];
-        Some(self.tensors.clone())
+        let tensors = [bound(0), bound(1)];
+        let stretch = |k: usize| Stretch::of(to[k].memory(), tensors[k].memory(), is_own[k]);
+        let detour = Detour([0, 1].map(stretch));
+        Rebinding { tensors, detour: Some(detour) }
     }
 
-    /// The tensors of the user that take the detour, if any.
-    pub(super) fn others(&self) -> Option<&[AnyTensor; 2]> {
-        self.others.as_ref()
+    /// The kernel has been bound like that.
+    pub(super) fn is_bound(&mut self, by: Rebinding) {
+        self.detour = by.detour;
+    }
+
+    /// True if launches copy between the user's tensors and those of the kernel.
+    pub(super) fn has_detour(&self) -> bool {
+        self.detour.is_some()
     }
 
     /// Launches for the user's tensors, through those of the kernel, which have their bytes back afterwards.
     #[cold]
-    pub(super) fn run(&self, rank: Rank, launch: impl FnOnce() -> Result<(), RunError>) -> Result<(), RunError> {
-        let Some([out, inp]) = self.others.as_ref().map(|others| others.each_ref().map(AnyTensor::memory)) else {
-            return launch();
+    pub(super) fn run(&mut self, rank: Rank, launch: &mut Launch<'_>) -> Result<(), RunError> {
+        let Some(Detour(stretches)) = &mut self.detour else { return launch.run_through() };
+        let returned = |_: AccessError| RunError::from(LaunchError::Returned { rank: rank.index() });
+        let there = |stretches: &mut [Option<Stretch>; 2]| {
+            // Whatever overlaps, everything is read before anything is written.
+            for Stretch { user, kernel, bytes, kept } in stretches.iter_mut().flatten() {
+                copy_bytes(user, bytes)?;
+                if !kept.is_empty() {
+                    copy_bytes(kernel, kept)?;
+                }
+            }
+            stretches.iter().flatten().try_for_each(|stretch| overwrite(&stretch.kernel, &stretch.bytes))
         };
-        let [to, from] = self.tensors.each_ref().map(AnyTensor::memory);
-        let failed = |_| RunError::from(LaunchError::Returned { rank: rank.index() });
-        let read = |memory: &Memory| bytes_of(memory).map_err(failed);
-        let write = |memory: &Memory, bytes: &[u8]| overwrite(memory, bytes).map_err(failed);
-        // Whatever overlaps, everything is read before anything is written.
-        let ([new_out, new_inp], [old_out, old_inp]) = ([read(out)?, read(inp)?], [read(to)?, read(from)?]);
-        write(from, &new_inp)?;
-        write(to, &new_out)?;
-        let ran = launch();
-        let result = read(to)?;
-        write(from, &old_inp)?;
-        write(to, &old_out)?;
+        // Peers have launched, or will: they must hear of it.
+        there(stretches).map_err(|error| launch.fails(returned(error)))?;
+        let ran = launch.run_through();
+        let back = |stretches: &mut [Option<Stretch>; 2]| {
+            if let Some(out) = &mut stretches[0] {
+                copy_bytes(&out.kernel, &mut out.bytes)?;
+            }
+            let kept = stretches.iter().flatten().filter(|stretch| !stretch.kept.is_empty());
+            kept.into_iter().try_for_each(|stretch| overwrite(&stretch.kernel, &stretch.kept))?;
+            match &stretches[0] {
+                Some(out) if ran.is_ok() => overwrite(&out.user, &out.bytes),
+                _ => Ok(()),
+            }
+        };
+        let back = back(stretches);
         ran?;
-        write(out, &result)
+        back.map_err(|error| launch.fails(returned(error)))
     }
 }

@@ -6,7 +6,7 @@ use super::call::Call;
 use super::error::RunError;
 use super::launch::{Launch, LaunchOptions};
 use super::one_hop::{Hop, OneHop, Settled};
-use super::rebind::{Bound, RebindError, Rebound, Taker};
+use super::rebind::{Bound, RebindError, Rebound, Taker, placed};
 use super::windows::WindowOf;
 use crate::hook::Traced;
 use crate::ir::{Kernel, scalar::Element};
@@ -186,10 +186,10 @@ impl<'l> PreparedExchange<'l> {
         if !matches!(self.peers, Peers::Agree) {
             self.meet()?;
         }
-        match &self.way {
-            Way::OneHop(hop) if hop.others().is_some() => {
+        match &mut self.way {
+            Way::OneHop(hop) if hop.has_detour() => {
                 let rank = self.link.map_or(Rank::new(0), |link| link.rank());
-                hop.run(rank, || self.launch.run_through())
+                hop.run(rank, &mut self.launch)
             }
             _ => self.launch.run_through(),
         }
@@ -262,7 +262,8 @@ impl<'l> PreparedExchange<'l> {
     /// captured on a GPU keep the old tensors. A tensor in a window stays, because the peers have its address: all
     /// ranks together give another one by [`rebind_window`](Self::rebind_window). Without a window, if
     /// [`explain`](Self::explain) says that the call goes in one hop, peers have the address as well. Launches then
-    /// copy the new tensors to the old ones and back, which is slower.
+    /// copy the new tensors to the old ones and back, which is slower. The old tensors stay the kernel's until it is
+    /// dropped: their bytes change in a launch, and are restored before it returns. So nobody else may write them then.
     ///
     /// ```
     /// use tilewire::{RunError, Tensor, map};
@@ -347,28 +348,18 @@ impl<'l> PreparedExchange<'l> {
                 window.check()?;
             }
         }
-        let to = self.bound.taken(by, self.link)?;
         let name = |k: usize| self.launch.param_name(k);
-        let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         if let Way::OneHop(hop) = &mut self.way {
-            let tensors = match hop.is_local(&to.tensors) {
-                true => Some(to.tensors.clone()),
-                false => hop.detours(to.tensors.clone()),
-            };
-            if let Some(tensors) = tensors {
-                let is_direct = tensors.iter().zip(&to.tensors).all(|(x, y)| x.memory().is(y.memory()));
-                if !is_direct {
-                    let own = Rebound { tensors: tensors.clone(), ..to.clone() };
-                    args = self.bound.moved(self.launch.args(), &own, false, &|k| self.launch.param_name(k))?;
-                }
-                self.launch.rebind(args)?;
-                self.bound = Bound { tensors: tensors.clone(), ..self.bound.clone() };
-                if is_direct {
-                    hop.is_bound_to(tensors);
-                }
-            }
+            let to = self.bound.taken(by, self.link)?;
+            self.bound.moved(hop.args(), &to, false, &name)?;
+            let rebinding = hop.rebinding(&to.tensors);
+            self.launch.rebind(placed(hop.args(), &self.bound.tensors, &rebinding.tensors))?;
+            // Nothing has failed, so nothing is changed by halves.
+            hop.is_bound(rebinding);
             return Ok(());
         }
+        let to = self.bound.taken(by, self.link)?;
+        let mut args = self.bound.moved(self.launch.args(), &to, self.launch.relies_on_alignment(), &name)?;
         let posted = self.posted_from(&to)?;
         // The launches are those of another operation, so that a rank that has not rebound is not taken for one that
         // has.
@@ -477,7 +468,11 @@ impl<'l> PreparedExchange<'l> {
             let refused = |error| Peers::Refused(self.launch.judged(error).during(self.launch.call()));
             self.peers = first.map_or_else(refused, |()| Peers::Agree);
             if let Some(settled) = taken {
-                self.take(link, settled)?;
+                self.take(link, settled).inspect_err(|error| {
+                    // The others have agreed and launch.
+                    self.give_up(AbortCode::Failed);
+                    self.peers = Peers::Refused(error.clone());
+                })?;
             }
         }
         match &self.peers {
@@ -496,16 +491,12 @@ impl<'l> PreparedExchange<'l> {
             }
         };
         let Way::Offered(hop) = std::mem::replace(&mut self.way, Way::Planned(String::new())) else { return Ok(()) };
-        let (launch, hop) = hop.bind(link, settled).inspect_err(|error| {
-            self.give_up(AbortCode::Failed);
-            self.peers = Peers::Refused(error.clone());
-        })?;
-        let now = self.bound.tensors.clone();
+        let (launch, hop) = hop.bind(link, settled)?;
         self.launch = launch;
-        self.bound = hop.bound(self.bound.clone());
-        self.way = Way::OneHop(Box::new(hop));
         // The user may have bound other tensors since it was built.
-        let is_same = now.iter().zip(&self.bound.tensors).all(|(x, y)| x.memory().is(y.memory()));
+        let now = std::mem::replace(&mut self.bound.tensors, hop.tensors().clone());
+        let is_same = now.iter().zip(hop.tensors()).all(|(x, y)| x.memory().is(y.memory()));
+        self.way = Way::OneHop(Box::new(hop));
         if is_same { Ok(()) } else { self.rebind_to(now.map(Taker::Tensor)) }
     }
 

@@ -362,6 +362,23 @@ impl Bound {
     }
 }
 
+/// The arguments with other tensors in place of these, whatever they overlap.
+pub(super) fn placed(args: &[Arg], of: &[AnyTensor; 2], to: &[AnyTensor; 2]) -> Vec<Arg> {
+    let bank = |memory: &Memory| {
+        let moves = of.iter().zip(to);
+        let mut parts = moves.filter_map(|(old, new)| {
+            let offset = old.memory().offset_of(memory).filter(|_| memory.covered() > 0)?;
+            Some(new.memory().part_like(memory, offset))
+        });
+        parts.next().unwrap_or_else(|| memory.clone())
+    };
+    let moved = |arg: &Arg| match arg {
+        Arg::Buffer(banks) => Arg::Buffer(banks.iter().map(bank).collect()),
+        arg => arg.clone(),
+    };
+    args.iter().map(moved).collect()
+}
+
 /// The memory that takes the place of this one: the same part of what moves, or itself.
 fn bank(
     memory: &Memory,

@@ -13,8 +13,8 @@
 //!
 //! There is one exception. In a launch in one hop, kernels of other ranks' threads use a thread's own memory as well
 //! ([`Memory::for_other_threads`]). They do so only while the home thread is inside of a launch of its own, which
-//! signals order. If such a launch fails and a peer may still write, the memory is [exposed](Memory::expose), and
-//! counts as shared from then on.
+//! signals order. If such a launch fails, it waits until no peer can touch the memory any more. Among processes a peer
+//! may be stopped, so there it may give up. The memory is then [exposed](Memory::expose), and counts as shared.
 //!
 //! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses happen there.
 //! [`bytes_of`] and the CPU engine take handles, which may come from other threads, so they compare threads.
@@ -125,34 +125,49 @@ errors! {
 /// ```
 pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
     here(memory)?;
+    let mut out = vec![0; memory.covered()];
+    copy_bytes(memory, &mut out)?;
+    Ok(out)
+}
+
+/// As [`bytes_of`], into bytes that are there already.
+///
+/// # Panics
+/// If these are not as many as the memory covers.
+pub(crate) fn copy_bytes(memory: &Memory, out: &mut [u8]) -> Result<(), AccessError> {
+    here(memory)?;
+    assert_eq!(out.len(), memory.covered(), "a copy of {memory:?}");
     if let (Access::Device(device), false) = (memory.access(), memory.is_contiguous()) {
-        let (rows, mut out) = (memory.rows(), vec![0; memory.covered()]);
-        let copied = device.read_rows(memory.start().addr().get() as u64, rows.width, rows.stride, &mut out);
-        return copied.map(|()| out).map_err(|source| failed(memory, false, source));
+        let rows = memory.rows();
+        let copied = device.read_rows(memory.start().addr().get() as u64, rows.width, rows.stride, out);
+        return copied.map_err(|source| failed(memory, false, source));
     }
     if !memory.is_contiguous() {
-        let rows: Result<Vec<_>, _> = memory.runs().map(|(_, row)| bytes_of(&row)).collect();
-        return rows.map(|rows| rows.concat());
+        let rows = out.chunks_mut(memory.rows().width.max(1));
+        return memory.runs().zip(rows).try_for_each(|((_, row), out)| copy_bytes(&row, out));
     }
     let (start, bytes) = (memory.start(), memory.bytes());
     match memory.access() {
         Access::Device(device) => {
-            let mut out = vec![0; bytes];
-            let copied = device.read(start.addr().get() as u64, &mut out);
-            copied.map(|()| out).map_err(|source| failed(memory, false, source))
+            let copied = device.read(start.addr().get() as u64, out);
+            copied.map_err(|source| failed(memory, false, source))
         }
         Access::Shared => {
             // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference
             // to them exists, so writes by others meet only atomic loads here.
             let byte = |at| unsafe { AtomicU8::from_ptr(start.as_ptr().add(at)) }.load(Ordering::Relaxed);
-            Ok((0..bytes).map(byte).collect())
+            (0..bytes).zip(out).for_each(|(at, out)| *out = byte(at));
+            Ok(())
         }
         Access::Own(home) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
-        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
-        // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
-        // makes calls that run kernels on it, and that thread is busy here. The borrow ends with the copy, so no
-        // reference outlives a later write through another handle.
-        Access::Own(_) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
+        Access::Own(_) => {
+            // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
+            // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
+            // makes calls that run kernels on it, and that thread is busy here; peers use it only while that thread is
+            // in a launch. `out` is as long, and borrowed exclusively; foreign memory may overlap it all the same.
+            unsafe { std::ptr::copy(start.as_ptr(), out.as_mut_ptr(), bytes) };
+            Ok(())
+        }
     }
 }
 

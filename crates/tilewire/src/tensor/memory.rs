@@ -46,6 +46,8 @@ struct Keep {
     shared: AtomicBool,
     /// True once host code has had the elements in place, which it may still have.
     celled: AtomicBool,
+    /// True once a failed launch has left the bytes to peers.
+    exposed: AtomicBool,
     /// True once memory that was lent has gone back to its owner; `None` if it is not lent.
     returned: Option<AtomicBool>,
 }
@@ -248,7 +250,8 @@ impl Memory {
         held: Held,
         returned: Option<AtomicBool>,
     ) -> Memory {
-        let keep = Keep { reach, held, shared: AtomicBool::new(false), celled: AtomicBool::new(false), returned };
+        let [shared, celled, exposed] = [(); 3].map(|()| AtomicBool::new(false));
+        let keep = Keep { reach, held, shared, celled, exposed, returned };
         Memory { start, rows, purpose: Purpose::Own, operation: 0, keep: Arc::new(keep) }
     }
 
@@ -396,13 +399,37 @@ impl Memory {
 
     /// Keeps the bytes alive for ever, and makes host code use atomics from now on: others may still write them.
     pub(crate) fn expose(&self) {
+        self.keep.exposed.store(true, Ordering::Relaxed);
         self.keep.shared.store(true, Ordering::Release);
         std::mem::forget(self.clone());
+    }
+
+    /// True once it was [exposed](Memory::expose).
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.keep.exposed.load(Ordering::Relaxed)
     }
 
     /// Host code has the elements in place.
     pub(super) fn note_cells(&self) {
         self.keep.celled.store(true, Ordering::Relaxed);
+    }
+
+    /// True if host code may have the elements in place. Known on the home thread.
+    pub(crate) fn has_cells(&self) -> bool {
+        self.keep.celled.load(Ordering::Relaxed)
+    }
+
+    /// True if tilewire has allocated it for one thread and nobody else knows of it: no owner of foreign memory, no
+    /// device, no peer.
+    pub(crate) fn is_private(&self) -> bool {
+        let is_private = matches!(&self.keep.held, Held::Own(_, alive) if (**alive).is::<Block>());
+        is_private && !self.keep.is_shared()
+    }
+
+    /// A handle that names the same bytes, and neither reaches them nor keeps them alive. For comparisons of addresses.
+    pub(crate) fn place(&self) -> Memory {
+        let place = Memory::of(self.start, 0, self.keep.reach.clone(), Held::Device(Arc::new(Nowhere)));
+        Memory { keep: place.keep, ..self.clone() }
     }
 
     /// A handle to the same bytes for kernels that another thread runs. It keeps the bytes alive.

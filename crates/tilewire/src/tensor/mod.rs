@@ -20,7 +20,7 @@ mod rows;
 mod strided;
 
 pub use access::{AccessError, bytes_of};
-pub(crate) use access::{HomeThread, overwrite};
+pub(crate) use access::{HomeThread, copy_bytes, overwrite};
 pub(crate) use block::Block;
 pub use foreign::Foreign;
 pub(crate) use grid::Grid;
@@ -319,8 +319,9 @@ impl<T: Element> Tensor<T> {
         self.written()?;
         match self.memory.access() {
             // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` returns `Cell`s,
-            // which allow writes through other handles of this thread. Tensors never leave this thread, the only one
-            // whose calls run kernels on the memory.
+            // which allow writes through other handles of this thread. Tensors never leave this thread. Kernels run on
+            // the memory in calls of this thread, and those of peers only while this thread is in such a call
+            // (`access`).
             Access::Own(_) => unsafe { self.start().add(self.grid.place(i)).write(value) },
             // SAFETY: the element is inside, in shared memory.
             Access::Shared => unsafe { self.write_shared(i, value.to_bits()) },
@@ -437,14 +438,18 @@ impl<T: Element> Tensor<T> {
         );
         // The cells could outlive the loan.
         assert!(!self.memory.is_lent(), "a tensor that was lent has no cells: use get, set or to_vec");
-        // Memory with cells never becomes shared: see `Memory::share`.
+        // Memory with cells never becomes shared: see `Memory::share` and `transport::loans`.
         self.memory.note_cells();
         match self.memory.access() {
             // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and
             // any bytes are valid elements. The handle keeps them alive for the borrow. `Cell<T>` has T's layout and
-            // allows writes through other handles of this thread. A reference to cells cannot leave this thread either,
-            // and only its calls run kernels on the memory.
+            // allows writes through other handles of this thread. A reference to cells cannot leave this thread either.
+            // Kernels run on the memory in calls of this thread, and those of peers only while this thread is in such a
+            // call: memory with cells is never exposed (`transport::loans`).
             Access::Own(_) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len()) },
+            Access::Shared if self.memory.is_exposed() => {
+                panic!("{self:?} has no cells: a launch failed, and a peer may still use the tensor; drop it")
+            }
             Access::Shared => panic!("a window has no cells, since peers may write it: use get, set or to_vec"),
             Access::Device(_) => panic!("a tensor on a device has no cells: use get, set or to_vec"),
         }

@@ -18,7 +18,7 @@ struct Left {
     /// True if any rank has left. Waits usually look at nothing else.
     any: AtomicBool,
     ranks: Vec<AtomicBool>,
-    /// Those whose process has ended, and that have not said goodbye.
+    /// Those whose process has ended without a goodbye, or whose transport was dropped by a panic.
     dead: Vec<AtomicBool>,
 }
 

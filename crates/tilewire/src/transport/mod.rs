@@ -40,7 +40,7 @@ mod gathering;
 mod herald;
 mod launcher;
 pub mod layout;
-mod loans;
+pub(crate) mod loans;
 pub(crate) mod local_buffer;
 mod mapping;
 pub(crate) mod meeting;

@@ -13,6 +13,10 @@
 //!  (end of file)        its process ended               after a Goodbye nothing, else as above
 //! ```
 //!
+//! Whether a rank can still touch memory of others is another question: launches that have failed ask it
+//! ([`loans`](super::loans)). It cannot when the system says that its process has ended, or when a panic has dropped its
+//! transport.
+//!
 //! If waiting on the sockets fails again and again, the rank can no longer see its peers. It then sets its own abort
 //! word, and the monitor ends: better no waits than waits that nothing ends.
 //!
@@ -23,7 +27,7 @@ use super::abort::{Abort, AbortCode, Cause};
 use super::departures::Departures;
 use super::error::{SegmentError, those};
 use super::segment::ControlSockets;
-use super::socket::{self, Heard};
+use super::socket::{self, Heard, Process};
 use super::threads::start_thread;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -205,6 +209,8 @@ enum Peer {
 impl Watch {
     fn run(&self, stopped: &OwnedFd) {
         let mut failures = 0;
+        // Ranks that have closed their sockets, and whose processes still run.
+        let mut ending: Vec<(usize, OwnedFd)> = Vec::new();
         loop {
             let (mut here, mut ended) = (Vec::new(), Vec::new());
             for (rank, socket) in self.sockets.iter().enumerate() {
@@ -216,8 +222,24 @@ impl Watch {
             }
             // Failures come first, because they may be the reason for the goodbyes of others.
             ended.sort_by_key(|(_, end)| *end == End::Goodbye);
-            ended.into_iter().for_each(|(rank, end)| self.note(rank, end));
-            let sockets = here.into_iter().chain([stopped.as_fd()]);
+            for (rank, end) in ended {
+                self.note(rank, end);
+                let socket = self.sockets[rank].as_ref().filter(|_| end == End::Closed);
+                match socket.map(|socket| socket::process_of(socket.as_fd())) {
+                    Some(Process::Ended) => self.departures.note_death(rank),
+                    Some(Process::Runs(process)) => ending.push((rank, process)),
+                    Some(Process::Unknown) | None => {}
+                }
+            }
+            ending.retain(|(rank, process)| {
+                let has_ended = socket::has_ended(process.as_fd());
+                if has_ended {
+                    self.departures.note_death(*rank);
+                }
+                !has_ended
+            });
+            let processes = ending.iter().map(|(_, process)| process.as_fd());
+            let sockets = here.into_iter().chain(processes).chain([stopped.as_fd()]);
             match socket::wait(sockets, None) {
                 Ok(()) => failures = 0,
                 Err(error) if failures == FAILURES => return self.give_up(&error),
@@ -247,12 +269,13 @@ impl Watch {
                 self.departures.note(rank);
                 self.own().wake();
             }
-            End::Failure(code) => {
-                // The kernel closes a socket when the last thread of its process has ended, and a transport is dropped
-                // when no launch uses it.
+            End::Panicked => {
+                // A transport is dropped when no launch uses it.
                 self.departures.note_death(rank);
-                self.tell(Cause { code, rank, reason: 0 });
+                self.tell(Cause { code: AbortCode::Panicked, rank, reason: 0 });
             }
+            // The process may still run, and a launch with it.
+            End::Closed | End::Unclear => self.tell(Cause { code: AbortCode::Died, rank, reason: 0 }),
         }
         self.peers()[rank] = if end == End::Goodbye { Peer::Left } else { Peer::Dead };
         self.change.notify_all();
@@ -279,7 +302,12 @@ impl Watch {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Goodbye,
-    Failure(AbortCode),
+    /// A panic dropped its transport.
+    Panicked,
+    /// End of file.
+    Closed,
+    /// An error of the system, or words that this version does not say.
+    Unclear,
 }
 
 /// What a peer says, if anything.
@@ -288,8 +316,44 @@ fn hear(socket: &OwnedFd) -> Option<End> {
     match socket::receive(socket.as_fd(), &mut buffer, false) {
         Ok(Heard::Nothing) => None,
         Ok(Heard::Packet(len, _)) if &buffer[..len] == GOODBYE => Some(End::Goodbye),
-        Ok(Heard::Packet(len, _)) if &buffer[..len] == PANICKED => Some(End::Failure(AbortCode::Panicked)),
-        // Anything that this version does not say is treated as a death.
-        _ => Some(End::Failure(AbortCode::Died)),
+        Ok(Heard::Packet(len, _)) if &buffer[..len] == PANICKED => Some(End::Panicked),
+        Ok(Heard::End) => Some(End::Closed),
+        // Treated as a death, but for what the rank may still do.
+        Ok(Heard::Packet(..)) | Err(_) => Some(End::Unclear),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::segment::SegmentSet;
+    use super::*;
+
+    /// What a monitor makes of a peer that says this and closes its socket, while its process goes on.
+    fn seen(words: &[u8]) -> (Option<AbortCode>, bool) {
+        let ranks = SegmentSet::threads(2, 0).unwrap();
+        let (ours, theirs) = socket::pair().unwrap();
+        let control = ControlSockets { rank: 0, sockets: vec![None, Some(ours)] };
+        let monitor = Monitor::start(control, ranks[0].aborts()).unwrap();
+        let (departures, start) = (monitor.departures(), Instant::now());
+        if !words.is_empty() {
+            assert!(socket::send(theirs.as_fd(), words, None).unwrap());
+        }
+        drop(theirs);
+        while monitor.watch.peers()[1] == Peer::Here {
+            assert!(start.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Its thread has ended.
+        drop(monitor);
+        (ranks[0].abort(0).get().map(|cause| cause.code), departures.is_gone(1))
+    }
+
+    #[test]
+    fn a_peer_is_gone_only_if_it_can_touch_nothing_any_more() {
+        assert_eq!(seen(GOODBYE), (None, true));
+        assert_eq!(seen(PANICKED), (Some(AbortCode::Panicked), true));
+        // This process is the peer's, and it goes on.
+        assert_eq!(seen(b""), (Some(AbortCode::Died), false));
+        assert_eq!(seen(b"other words"), (Some(AbortCode::Died), false));
     }
 }

@@ -6,6 +6,9 @@
 //!   processes      process, descriptor, identity and size     a mapping of the same file
 //!                  of a sealed file; the place in it
 //! ```
+//! Among threads that is memory that tilewire has allocated for one of them: its owner may make a detour through it
+//! after a rebind, which would overwrite what others write there. So foreign memory is not offered, nor what is shared.
+//!
 //! Among processes that is memory of `link.zeros()` and of windows. A peer opens the file through `/proc`, which the
 //! system grants to processes of the same user. It maps nothing but the very file that the offer means, sealed against
 //! shrinking, so accesses never fault. If it cannot, it says so, and the ranks use staging.
@@ -74,20 +77,33 @@ pub(crate) struct Accepted {
 impl Accepted {
     /// Offers memory to the other ranks. `None` if they cannot reach it.
     pub(crate) fn offer(world: &Shared, memory: &Memory) -> Option<Offer> {
-        if !memory.reachable_from().host || memory.is_lent() || !memory.is_contiguous() {
+        let reach = memory.reachable_from();
+        if !reach.host || !reach.devices.is_empty() || memory.is_lent() || !memory.is_contiguous() {
+            return None;
+        }
+        // A peer of a failed launch may still write it.
+        if memory.is_exposed() {
             return None;
         }
         if let Some(meeting) = world.meeting_handle() {
+            // Others may write what is not private at any time. A launch that makes a detour through it after a rebind
+            // would overwrite that.
+            if !memory.is_private() {
+                return None;
+            }
             // SAFETY: in the host's reach and not lent. Peers use it in launches that this rank has permitted (READY or
             // DONE) and whose end it awaits, in a launch of its own: so its thread touches the bytes before that
-            // permission (release) and after that end (acquire) only. If a peer does not end in time, the bytes are
-            // exposed before the launch returns (`loans`, `collective::Launch`).
+            // permission (release) and after that end (acquire) only. That wait has no limit (`loans`).
             let ticket = meeting.offer(unsafe { memory.for_other_threads() });
             let text = format!("{THREAD}{ticket} {}", memory.bytes());
             return Some(Offer { text, kept: Some(Kept { meeting, ticket }) });
         }
         #[cfg(target_os = "linux")]
         {
+            // A launch that fails may have to expose the memory, and host code may have references to its elements.
+            if memory.has_cells() {
+                return None;
+            }
             let mapping = memory.kept_by::<Mapping>()?;
             let file = File::of(mapping)?;
             let offset = memory.start().addr().get().checked_sub(mapping.start().addr().get())?;

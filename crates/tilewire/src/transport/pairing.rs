@@ -98,6 +98,15 @@ impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ticket { rank, peer, .. } = self;
         let number = self.number & !Self::ANSWER;
+        if self.is_answer() {
+            // Both have built it.
+            let what = match self.pairing {
+                Pairing::Send => format!("send number {number} of rank {rank} to rank {peer}"),
+                Pairing::Receive => format!("receive number {number} of rank {rank} from rank {peer}"),
+                Pairing::Together => format!("collective number {number} of rank {rank} with rank {peer}"),
+            };
+            return write!(f, "{what}, which has built its side and has not launched it");
+        }
         match self.pairing {
             Pairing::Send => {
                 write!(f, "send number {number} of rank {rank} to rank {peer}, which has built no receive for it")
@@ -188,6 +197,14 @@ mod tests {
                 pb.take(&there);
             }
         }
+    }
+
+    #[test]
+    fn a_ticket_says_what_the_other_side_has_not_done() {
+        let ticket = Ticket { rank: Rank::new(0), peer: Rank::new(1), pairing: Pairing::Together, number: 3 };
+        let text = ticket.answer().to_string();
+        assert!(ticket.to_string().ends_with("collective number 3 of rank 0 with rank 1, which has not built it"));
+        assert!(text.ends_with("number 3 of rank 0 with rank 1, which has built its side and has not launched it"));
     }
 
     #[test]

@@ -52,13 +52,50 @@ pub(super) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 
 /// True if the other side is a process of this user.
 pub(super) fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: cannot fail and touches no memory.
+    Ok(other_side(socket)?.uid == unsafe { libc::geteuid() })
+}
+
+/// Who made the connection at the other side.
+fn other_side(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: `peer` is writable for `len` bytes.
     check(unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut peer).cast(), &raw mut len) })?;
-    // SAFETY: cannot fail and touches no memory.
-    Ok(peer.uid == unsafe { libc::geteuid() })
+    Ok(peer)
+}
+
+/// The process at the other side of a connection.
+pub(super) enum Process {
+    /// All its threads have ended.
+    Ended,
+    /// It runs. [`has_ended`] says when it does not any more, and [`wait`] waits for that.
+    Runs(OwnedFd),
+    /// The system does not say.
+    Unknown,
+}
+
+/// The process at the other side, also after it has closed the connection.
+pub(super) fn process_of(socket: BorrowedFd<'_>) -> Process {
+    // 0 for a process that this one cannot see.
+    let Some(pid) = other_side(socket).ok().map(|peer| peer.pid).filter(|&pid| pid > 0) else {
+        return Process::Unknown;
+    };
+    // SAFETY: touches no memory. The result is -1 or a descriptor.
+    match check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32) {
+        // SAFETY: a fresh descriptor that nobody else knows.
+        Ok(process) => Process::Runs(unsafe { OwnedFd::from_raw_fd(process) }),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Process::Ended,
+        Err(_) => Process::Unknown,
+    }
+}
+
+/// True if a process that ran has ended.
+pub(super) fn has_ended(process: BorrowedFd<'_>) -> bool {
+    let mut entry = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, valid and writable for the call.
+    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
 }
 
 /// Sends one packet, with a descriptor if there is one to pass. Returns false if the other side is gone; its last words
@@ -246,6 +283,24 @@ mod tests {
         let Heard::Packet(len, None) = receive(ours.as_fd(), &mut buffer, true).unwrap() else { panic!("no packet") };
         assert_eq!(&buffer[..len], b"last words");
         assert!(matches!(receive(ours.as_fd(), &mut buffer, false).unwrap(), Heard::End));
+    }
+
+    #[test]
+    fn a_process_that_closes_a_connection_has_not_ended() {
+        let (ours, theirs) = pair().unwrap();
+        drop(theirs);
+        // The other side is this process.
+        let Process::Runs(process) = process_of(ours.as_fd()) else { panic!("it runs") };
+        assert!(!has_ended(process.as_fd()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // SAFETY: touches no memory.
+        let opened = check(unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) } as i32).unwrap();
+        // SAFETY: a fresh descriptor that nobody else knows.
+        let process = unsafe { OwnedFd::from_raw_fd(opened) };
+        wait([process.as_fd()].into_iter(), Some(Instant::now() + Duration::from_secs(60))).unwrap();
+        // It has not been waited for yet.
+        assert!(has_ended(process.as_fd()));
+        child.wait().unwrap();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! every instance that nobody has taken, so a launch never waits for a worker to become free, and ranks that are
 //! threads of one process cannot starve each other.
 
+use super::copy;
 use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
 use super::stall::Stalls;
@@ -122,7 +123,12 @@ impl Job {
                     *link = machine.next;
                 }
             }
-            if self.stalls.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
+            let has_failed = self.stalls.failed.load(Ordering::Relaxed);
+            if has_failed || (taken.is_none() && first == NONE) {
+                if has_failed {
+                    // Streamed stores of machines that stopped before their end: no fence of theirs follows.
+                    copy::fence();
+                }
                 return;
             }
             // In every round, even one with progress: instances that only signal each other must end, too.

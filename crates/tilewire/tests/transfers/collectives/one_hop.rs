@@ -290,6 +290,48 @@ mod processes {
         }
     }
 
+    #[test]
+    fn an_output_that_does_not_come_back_is_not_lent_again() {
+        let test = "collectives::one_hop::processes::an_output_that_does_not_come_back_is_not_lent_again";
+        if let Some(mut member) = Member::of_this_process() {
+            let world = join_within(&mut member, "60s");
+            let link = ShmTransport::rendezvous(&world, SMALL).unwrap();
+            let len = 300_000;
+            let (out, inp) = (link.zeros::<u32>(2 * len).unwrap(), link.zeros::<u32>(2 * len).unwrap());
+            let mut op = all_to_all(&link, &out, &inp).deadline(Duration::from_millis(100)).build().unwrap();
+            op.run().unwrap();
+            assert!(link.offer(out.memory()).is_some());
+            member.report("under way");
+            let error = loop {
+                if let Err(error) = op.run() {
+                    break error.to_string();
+                }
+            };
+            let is_mine = !out.memory().is_shared();
+            assert_eq!(is_mine, !error.contains("drop them, and make others"), "{error}");
+            // Either host code may have its elements, or a peer may still write them.
+            let cells = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| _ = out.cells()));
+            assert_eq!(cells.is_ok(), is_mine);
+            assert!(link.offer(out.memory()).is_none());
+            return member.report(is_mine.to_string());
+        }
+        // Rank 1 is seldom stopped between two launches.
+        let kept = (0..8).find(|round| {
+            let (mut job, _store) = start(test, 2);
+            job.expect(0..2, "under way");
+            spin(Duration::from_micros(400 * round));
+            // SAFETY: stops and continues a child of this process.
+            let signal = |signal| assert_eq!(unsafe { libc::kill(job.pid(1), signal) }, 0);
+            signal(libc::SIGSTOP);
+            let is_mine = job.report(0) == "true";
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::kill(job.pid(1), libc::SIGCONT) }, 0);
+            _ = job.report(1);
+            !is_mine
+        });
+        assert!(kept.is_some());
+    }
+
     fn spin(time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
@@ -534,4 +576,108 @@ fn nobody_writes_an_output_after_its_launch_has_expired() {
         let errors = errors.unwrap();
         assert!(errors.iter().all(|(_, is_mine)| *is_mine), "{errors:?}");
     }
+}
+
+/// Peers write only memory that nobody else can touch: a launch that makes a detour through it restores its bytes.
+#[test]
+fn memory_that_others_may_touch_is_not_offered() {
+    threads(2, "foreign", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let me = world.rank().index();
+        let inp = Tensor::<f32>::zeros(LEN);
+        fill(&inp, me, 0);
+        let mut bytes = vec![0.0f32; 2 * LEN];
+        let start = std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: the vector outlives the tensor and the exchange, and nobody else uses it until they are gone.
+        let foreign = unsafe { Tensor::from_raw(start, bytes.len(), std::sync::Arc::new(())) };
+        let window = Window::<f32>::allocate(&link, 2 * LEN)?;
+        let registered = Tensor::<f32>::zeros(2 * LEN);
+        let _registered = Window::register(&link, &registered)?;
+        let own = Tensor::<f32>::zeros(2 * LEN);
+        // References to elements stay on the thread, so they do not matter among threads.
+        own.cells();
+        for (out, hop) in [(&foreign, false), (window.tensor(), false), (&registered, false), (&own, true)] {
+            let mut op = all_gather(&link, out, &inp).build()?;
+            op.run()?;
+            goes(&op, hop, "memory of others");
+            same(out, |i| value(i / LEN, 0, i % LEN), "all_gather");
+        }
+        Ok(link.close()?)
+    });
+}
+
+/// What a rebinding refuses leaves the kernel and its tensors as they are, and what it accepts works.
+#[test]
+fn a_detour_binds_what_it_may_and_refuses_by_halves_nothing() {
+    threads(2, "detours", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let me = world.rank().index();
+        let turned = |k: usize| move |i: usize| value(i / LEN, k, me * LEN + i % LEN);
+        // The input is a part of a tensor that the hook captures.
+        let whole = Tensor::<f32>::zeros(2 * LEN + 1);
+        let inp = whole.slice(0..2 * LEN);
+        let (old, other, third) = (Tensor::zeros(2 * LEN), Tensor::<f32>::zeros(2 * LEN), Tensor::zeros(2 * LEN));
+        let twice = |k: usize| move |i: usize| 2.0 * turned(k)(i);
+        for before in [true, false] {
+            let mut op = all_to_all(&link, &old, &inp)
+                .produce(|c| c.input.load(c.pos()) + c.captured(&whole).load(c.pos()) * 0.0 + c.input.load(c.pos()))
+                .build()?;
+            fill(&inp, me, 1);
+            if before {
+                op.run()?;
+                goes(&op, true, "captured");
+            }
+            fill(&old, 7, 7);
+            op.rebind(&other, &inp)?;
+            op.run()?;
+            assert!(op.explain().contains("with copies"), "{}", op.explain());
+            same(&other, twice(1), "captured");
+            same(&old, |i| value(7, 7, i), "the first output");
+            // It would not overlap what is captured.
+            fill(&other, 8, 8);
+            let error = op.rebind(&third, &Tensor::<f32>::zeros(2 * LEN)).unwrap_err();
+            assert!(matches!(error, RunError::Rebind(_)), "{error}");
+            // Neither the old output nor the refused one is written.
+            fill(&third, 9, 9);
+            op.run()?;
+            same(&other, twice(1), "after a refusal");
+            same(&third, |i| value(9, 9, i), "the refused output");
+            same(&old, |i| value(7, 7, i), "the first output");
+        }
+        // The new output overlaps the old input, and the new input the old output: only then there is a copy of both.
+        let both = Tensor::<f32>::zeros(4 * LEN);
+        let (out, inp) = (both.slice(0..2 * LEN), both.slice(2 * LEN..4 * LEN));
+        let mut op = all_to_all(&link, &out, &inp).build()?;
+        op.run()?;
+        let (out, inp) = (both.slice(LEN..3 * LEN), Tensor::<f32>::zeros(2 * LEN));
+        fill(&inp, me, 2);
+        op.rebind(&out, &inp)?;
+        op.run()?;
+        same(&out, turned(2), "an output across both");
+        drop(op);
+        Ok(link.close()?)
+    });
+}
+
+/// A detour that cannot begin ends the launches of the peers: they have launched, or will.
+#[test]
+fn a_detour_that_cannot_begin_tells_the_peers() {
+    let errors = among(2, LONG, |world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let me = world.rank().index();
+        let tensor = || Tensor::<f32>::zeros(2 * LEN);
+        let mut op = all_to_all(&link, &tensor(), &tensor()).build()?;
+        op.run()?;
+        if me == 0 {
+            let mut borrowed = vec![1.0f32; 2 * LEN];
+            Tensor::lend(&mut borrowed, |lent| op.rebind(lent, &tensor()))?;
+        }
+        let start = Instant::now();
+        let error = op.run().unwrap_err();
+        assert!(start.elapsed() < LONG / 2, "{error}");
+        Ok(error.to_string())
+    });
+    let errors = errors.unwrap();
+    assert!(errors[0].contains("was lent"), "{errors:?}");
+    assert!(errors[1].contains("rank 0"), "{errors:?}");
 }
