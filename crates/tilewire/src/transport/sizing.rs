@@ -8,7 +8,8 @@
 //!  2  blocks, each with its staging, packets and lines: the size of one block stays, and with it its speed
 //!  3  whatever takes the most memory: staging, packets or slots
 //! ```
-//! The control lines of windows come on top: programs without windows have the sizes that they would have without them.
+//! The control lines of windows take what room is left then: programs without windows have the sizes that they would
+//! have without them.
 #![forbid(unsafe_code)]
 
 use super::layout::{Geometry, LINE, Layout};
@@ -55,7 +56,7 @@ impl Sizes {
             let geometry = now.geometry(world_size, self.copies);
             match self.smaller(now).filter(|_| !fits(geometry)) {
                 Some(smaller) => now = smaller,
-                None => return Geometry { window_sets: window_sets(world_size), ..geometry },
+                None => return with_sets(geometry),
             }
         }
     }
@@ -101,6 +102,14 @@ impl Block {
             window_sets: 0,
         }
     }
+}
+
+/// The same with control lines for windows: as many sets as there is room for. If there is too little room anyway, the
+/// usual number.
+fn with_sets(geometry: Geometry) -> Geometry {
+    let usual = window_sets(geometry.world_size);
+    let of = |window_sets: usize| Geometry { window_sets, ..geometry };
+    (0..=usual).rev().map(of).find(|&geometry| fits(geometry)).unwrap_or(of(usual))
 }
 
 /// Whether all segments together are within the bound.

@@ -108,6 +108,10 @@ fn windows_over_a_network_come_and_go() {
                 drop(shift);
                 // Every rank drops other windows at other times.
                 if round % 3 != me {
+                    // There are control lines for eight windows, and two ranks may keep different ones.
+                    if kept.len() == 3 {
+                        kept.remove(0);
+                    }
                     kept.push(window);
                 }
             }
