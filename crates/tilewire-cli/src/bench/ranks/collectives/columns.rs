@@ -9,10 +9,10 @@ use anyhow::{Result, bail};
 use tilewire::collective::PreparedExchange;
 use tilewire::link::Window;
 use tilewire::tensor::Axis;
-use tilewire::{Primitive, Tensor, all_to_all, map};
+use tilewire::{Tensor, all_to_all, map};
 
-/// The contiguous all-to-all, and the two ways to send column slices: through staging, or into windows. Collective.
-pub fn sides<'l>(links: &'l Links, bytes: usize, primitive: Primitive) -> Result<Vec<Side<'l>>> {
+/// The contiguous all-to-all, and the two ways to send column slices, by default or into windows. Collective.
+pub fn sides<'l>(links: &'l Links, bytes: usize, in_windows: bool) -> Result<Vec<Side<'l>>> {
     let (link, chunk) = (links.ours(), bytes.div_ceil(ELEMENT).max(1));
     let (ranks, (rows, cols)) = (link.world_size(), shape(chunk));
     let width = ranks * cols;
@@ -20,19 +20,16 @@ pub fn sides<'l>(links: &'l Links, bytes: usize, primitive: Primitive) -> Result
     let slices = Tensor::<f32>::zeros(rows * 3 * width).reshape(rows, 3 * width)?.columns(width..2 * width);
     let contiguous = Tensor::<f32>::zeros(ranks * chunk).reshape(ranks * rows, cols)?;
     let side = |name: &str, part: Part, way: Way| -> Result<Side<'l>> {
-        let window = match primitive {
-            Primitive::Direct => Some(Window::<f32>::allocate(link, ranks * chunk)?),
-            _ => None,
-        };
+        let window = in_windows.then(|| Window::<f32>::allocate(link, ranks * chunk)).transpose()?;
         let out = window.as_ref().map_or_else(|| Tensor::zeros(ranks * chunk), |window| window.tensor().clone());
         let out = out.reshape(ranks * rows, cols)?;
         let inp = if way == Way::Contiguous { &contiguous } else { &slices };
         let build = |sent: &Tensor<f32>, axis: Axis| {
-            // A mesh has far peers, whose chunks then go through staging by themselves.
+            // Chunks for far peers go through staging by themselves.
             let op = all_to_all(link, &out, sent).along(axis).output_along(Axis::Rows);
             match &window {
                 Some(window) => op.window(window).build(),
-                None => op.primitive(primitive).build(),
+                None => op.build(),
             }
         };
         let (copies, op) = match way {
@@ -51,7 +48,7 @@ pub fn sides<'l>(links: &'l Links, bytes: usize, primitive: Primitive) -> Result
         let run = Columns { way, copies, op, inp, out, rank, ranks, rows, cols, number: 0 };
         Ok(Side { name: name.into(), part, run: Box::new(run) })
     };
-    let protocol = if primitive == Primitive::Direct { "direct" } else { "staged" };
+    let protocol = if in_windows { "direct" } else { "default" };
     let racer = |against, aim| Part::Racer { against, aim: Aim::Ratio(aim), protocol };
     Ok(vec![
         side("contiguous", Part::Limit(Limit::Plain), Way::Contiguous)?,

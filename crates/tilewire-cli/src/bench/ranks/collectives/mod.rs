@@ -68,14 +68,14 @@ const CASES: &[Case] = &[
         name: COLUMNS[0],
         work: Work::AllToAll,
         sizes: &[64 * KIB, MIB, 8 * MIB],
-        sides: |links, bytes| columns::sides(links, bytes, Primitive::Staged),
+        sides: |links, bytes| columns::sides(links, bytes, false),
     },
     Case {
         subject: "all_to_all",
         name: COLUMNS[1],
         work: Work::AllToAll,
         sizes: &[64 * KIB, MIB, 8 * MIB],
-        sides: |links, bytes| columns::sides(links, bytes, Primitive::Direct),
+        sides: |links, bytes| columns::sides(links, bytes, true),
     },
     Case {
         subject: "all_gather",
