@@ -47,6 +47,10 @@ impl Stream {
     pub fn is_capturing(&self) -> Result<bool, CudaError> {
         match self.0.0 {}
     }
+
+    pub fn is_idle(&self) -> Result<bool, CudaError> {
+        match self.0.0 {}
+    }
 }
 
 impl Device {

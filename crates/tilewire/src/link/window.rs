@@ -89,9 +89,9 @@ impl WindowParts {
         WindowParts { number, peers, posted: None, lines: LineSet::default() }
     }
 
-    /// The same window, in the transport's own lines if the transport has no endpoints for the window's. That is so where
-    /// a transport passes windows of another one on, and knows nothing of lines. It depends on the transport's type
-    /// alone, so all ranks find the same.
+    /// The same window, in the transport's own lines if the transport has no endpoints for the window's. That is so
+    /// where a transport passes windows of another one on, and knows nothing of lines. It depends on the transport's
+    /// type alone, so all ranks find the same.
     fn in_lines_of(self, transport: &dyn Transport) -> WindowParts {
         let mut peers = Rank::all(transport.world_size()).filter(|&peer| peer != transport.rank());
         let lacks = |peer| transport.endpoint(peer).is_some() && transport.endpoint_of(peer, &self.lines).is_none();
@@ -180,8 +180,8 @@ impl WindowCall {
         let lens = lens.collect::<Result<Vec<usize>, _>>()?;
         // All segments have the same size.
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
-        // All launches that used the lines are over on all ranks, and no rank uses them for the new window before all are
-        // here.
+        // All launches that used the lines are over on all ranks, and no rank uses them for the new window before all
+        // are here.
         let cleared = forget_signals(transport, &lines);
         let space = world.all_have("window", cleared.and_then(|()| space(world, bytes)), deadline)?;
         let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));

@@ -161,10 +161,11 @@ pub(crate) fn copy_bytes(memory: &Memory, out: &mut [u8]) -> Result<(), AccessEr
         }
         Access::Own(home) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
         Access::Own(_) => {
-            // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and the
-            // handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the memory and
-            // makes calls that run kernels on it, and that thread is busy here; peers use it only while that thread is
-            // in a launch. `out` is as long, and borrowed exclusively; foreign memory may overlap it all the same.
+            // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`), and
+            // the handle keeps them alive. Nobody writes during the copy: only the home thread has tensors of the
+            // memory and makes calls that run kernels on it, and that thread is busy here; peers use it only while that
+            // thread is in a launch. `out` is as long, and borrowed exclusively; foreign memory may overlap it all the
+            // same.
             unsafe { std::ptr::copy(start.as_ptr(), out.as_mut_ptr(), bytes) };
             Ok(())
         }

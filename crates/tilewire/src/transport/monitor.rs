@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Whether a rank can still touch memory of others is another question: launches that have failed ask it
-//! ([`loans`](super::loans)). It cannot when the system says that its process has ended, or when a panic has dropped its
-//! transport.
+//! ([`loans`](super::loans)). It cannot when the system says that its process has ended, or when a panic has dropped
+//! its transport.
 //!
 //! If waiting on the sockets fails again and again, the rank can no longer see its peers. It then sets its own abort
 //! word, and the monitor ends: better no waits than waits that nothing ends.

@@ -17,8 +17,8 @@ pub(super) enum Tally {
 }
 
 /// Counts every signal as taken that has come from a peer to a set of lines which a new window gets: the window before
-/// may have been signalled more often than it waited. `signals` are the lines of the peer's signals here, `tallies` this
-/// rank's counts for the peer. Nothing may be on its way.
+/// may have been signalled more often than it waited. `signals` are the lines of the peer's signals here, `tallies`
+/// this rank's counts for the peer. Nothing may be on its way.
 pub(crate) fn take_all_signals(signals: &[u8], tallies: &mut [u8]) {
     let taken = Tally::Taken as usize * size_of::<u64>();
     for (line, tally) in signals.chunks(LINE).zip(tallies.chunks_mut(LINE)) {
