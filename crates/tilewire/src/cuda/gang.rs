@@ -50,7 +50,8 @@ impl LegEnd {
     /// The ends of a kernel of rank `me`, by peer, from the purposes of its parameters.
     pub(super) fn of(kernel: &Kernel, me: u32) -> Vec<LegEnd> {
         let end = |purpose: &Purpose| match *purpose {
-            Purpose::Transfer { from, to, .. } if from == me || to == me => {
+            // What a rank tells itself needs nobody else's launch.
+            Purpose::Transfer { from, to, .. } if (from == me) != (to == me) => {
                 Some(LegEnd { from, to, sends: from == me })
             }
             _ => None,
@@ -643,6 +644,8 @@ mod tests {
             vec![of(Part::Staging, 1, 2), of(Part::Staging, 0, 1)],
             vec![of(Part::Head, 1, 2)],
             vec![Purpose::Tensor, Purpose::Own, Purpose::Starts { peer: 2 }, of(Part::Tail, 0, 2)],
+            // A window's own line.
+            vec![of(Part::Signal, 1, 1)],
         ];
         for purposes in banks {
             let slots = Param::Slots { name: "words".into(), len: 1, stride: 8, banks: purposes.len() as u32 };
