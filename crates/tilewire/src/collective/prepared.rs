@@ -58,6 +58,8 @@ pub struct PreparedExchange<'l> {
     link: Option<&'l dyn Transport>,
     launch: Launch<'l>,
     bound: Bound,
+    /// True if it uses windows, which may have been deregistered. Small messages look at nothing more than this.
+    has_windows: bool,
     /// What this rank told the others when it was built.
     cards: Vec<(Pairing, Rank, Card)>,
     peers: Peers,
@@ -102,8 +104,8 @@ impl<'l> PreparedExchange<'l> {
     pub(super) fn alone(launch: Launch<'l>, bound: Bound) -> Self {
         let registered = Registered::default();
         let (link, cards, peers, deadline) = (None, Vec::new(), Peers::Agree, None);
-        let way = Way::Planned("a map stays on its rank".to_string());
-        PreparedExchange { link, launch, bound, cards, peers, way, deadline, registered }
+        let (way, has_windows) = (Way::Planned("a map stays on its rank".to_string()), false);
+        PreparedExchange { link, launch, bound, has_windows, cards, peers, way, deadline, registered }
     }
 
     /// The same, keeping this registered.
@@ -142,9 +144,10 @@ impl<'l> PreparedExchange<'l> {
             Cards::Nothing => Vec::new(),
         };
         let peers = Peers::Pending { told: Vec::new(), all: together };
-        let (deadline, registered) = (options.deadline, Registered::default());
+        let (deadline, registered, has_windows) = (options.deadline, Registered::default(), bound.windows.are_some());
+        let link = Some(link);
         let mut prepared =
-            PreparedExchange { link: Some(link), launch, bound, cards, peers, way, deadline, registered };
+            PreparedExchange { link, launch, bound, has_windows, cards, peers, way, deadline, registered };
         prepared.tell(|card| card.clone())?;
         Ok(prepared)
     }
@@ -177,7 +180,7 @@ impl<'l> PreparedExchange<'l> {
     /// [`sync`](Self::sync) or the next call reports how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
-        let may_run = matches!(self.peers, Peers::Agree) && !self.bound.windows.are_over();
+        let may_run = matches!(self.peers, Peers::Agree) && !(self.has_windows && self.bound.windows.are_over());
         if may_run && self.launch.takes_shortcut() { Ok(()) } else { self.run_through() }
     }
 
@@ -368,6 +371,7 @@ impl<'l> PreparedExchange<'l> {
         }
         self.launch.rebind(args)?;
         self.registered.posted = posted;
+        self.has_windows = to.windows.are_some();
         self.bound = Bound { tensors: to.tensors, windows: to.windows, ..self.bound.clone() };
         if !is_collective {
             return Ok(());

@@ -94,8 +94,12 @@ pub(super) struct UsedWindows {
 }
 
 impl UsedWindows {
+    /// True if there are any.
+    pub(super) fn are_some(&self) -> bool {
+        self.of.iter().any(Option::is_some)
+    }
+
     /// True if one of them was deregistered.
-    #[inline]
     pub(super) fn are_over(&self) -> bool {
         self.of.iter().flatten().filter_map(|window| window.registered.as_ref()).any(|registered| registered.is_over())
     }
